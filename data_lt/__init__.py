@@ -1,0 +1,1 @@
+"""Long-tailed training sets from the images a user has on disk."""

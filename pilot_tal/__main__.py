@@ -1,0 +1,5 @@
+"""`python -m pilot_tal`."""
+
+from pilot_tal.cli import main
+
+main()

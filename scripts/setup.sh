@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Makes .venv beside this script's project and installs the pinned versions. Run again, it does nothing.
+# PYTHON=/path/to/python3.x chooses the interpreter.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv="$root/.venv"
+stamp="$venv/.installed"
+
+fail() { echo "setup: $*" >&2; exit 1; }
+
+fingerprint() { cat "$root/requirements.txt" "$root/pyproject.toml" | cksum; echo "$root"; }
+
+# Done before: the installed versions are the wanted ones and the interpreter still runs.
+if [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ] \
+    && "$venv/bin/python" -c '' 2>/dev/null; then
+  exit 0
+fi
+
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python python3.14 python3.13 python3.12 python3.11 python3.10}; do
+    if command -v "$candidate" >/dev/null 2>&1 && is_new_enough "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+python=$(find_python) || fail "Python 3.10 or newer is needed, but '${PYTHON:-python3}' is $("${PYTHON:-python3}" --version 2>&1 || echo missing); install one or set PYTHON=/path/to/python3."
+
+# A .venv of another interpreter version, or a broken or moved one, is made anew.
+if [ -d "$venv" ] && ! { [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
+  rm -rf "$venv"
+fi
+rm -f "$stamp"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+if [ ! -d "$venv" ]; then
+  echo "setup: making $venv with $("$python" --version 2>&1)"
+  "$python" -m venv "$venv" >"$log" 2>&1 || { tail -n 3 "$log" >&2; rm -rf "$venv"; fail "'$python -m venv' failed; on Debian and Ubuntu install the package python3-venv."; }
+fi
+
+echo "setup: installing the pinned packages (a few minutes the first time)"
+if ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off -r "$root/requirements.txt" >"$log" 2>&1 \
+    || ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e "$root" >>"$log" 2>&1; then
+  grep -i 'error' "$log" | tail -n 3 >&2 || true
+  if grep -qiE 'connection|resolve|timed out|unreachable|proxy' "$log"; then
+    fail "the package registry cannot be reached; check the network (or pip's index and proxy settings) and run this again."
+  fi
+  fail "installing the packages of requirements.txt failed (the lines above are pip's); fix that and run this again."
+fi
+
+fingerprint >"$stamp"
+echo "setup: done"
