@@ -1,0 +1,201 @@
+"""One run's directory: what is in it, how it is written and read back.
+
+    config.json        the resolved config
+    environment.json   versions, checksums, command line: what is needed to repeat the run
+    run.json           `RunInfo`: what was run
+    predictions/       task00.csv …: image, true, pred over all classes seen, after each task
+    steps.jsonl        one line a training step
+    tal.jsonl          TAL's Q and α·w at intervals
+    result.json        tasks done, and the metrics after each of them
+
+Only the standard library and NumPy are needed here, so that runs of other toolboxes can be written alike.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pilot_tal.errors import PilotTalError
+from pilot_tal.files import read_json, write_json, write_text
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What was run. Lists over classes are in the order of the labels after the class order was applied."""
+
+    dataset: str
+    method: str
+    loss: str
+    seed: int
+    fidelity: str
+    task_sizes: tuple[int, ...]
+    class_names: tuple[str, ...]
+    class_order: tuple[int, ...]
+    train_counts: tuple[int, ...]
+    engine: str = "native"
+    notes: tuple[str, ...] = field(default=())
+    format: int = FORMAT
+
+    def __post_init__(self):
+        for name in ("task_sizes", "class_names", "class_order", "train_counts", "notes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        classes = sum(self.task_sizes)
+        for name in ("class_names", "class_order", "train_counts"):
+            if len(getattr(self, name)) != classes:
+                raise PilotTalError(
+                    f"{name} has {len(getattr(self, name))} entries, but the tasks have {classes} classes"
+                )
+
+    @property
+    def num_classes(self) -> int:
+        """Classes over all tasks."""
+        return sum(self.task_sizes)
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.task_sizes)
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """Eight hex digits that change with any value of the resolved config."""
+    text = json.dumps(config, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def run_name(dataset: str, method: str, loss: str, seed: int, config: dict[str, Any]) -> str:
+    """`cub_lt-l2p-tal-s1993-1a2b3c4d`."""
+    return f"{dataset}-{method}-{loss}-s{seed}-{config_hash(config)}"
+
+
+def write_run(path: Path, info: RunInfo, config: dict[str, Any], environment: dict[str, Any]) -> None:
+    """Writes the files that stand from the start; `run.json` last, for it makes the directory a run."""
+    write_json(path / "config.json", config)
+    write_json(path / "environment.json", environment)
+    write_json(path / "run.json", asdict(info))
+
+
+def write_predictions(
+    path: Path, task: int, images: Sequence[str], true: Iterable[int], pred: Iterable[int]
+) -> None:
+    """Writes what was predicted after `task`, one line an image."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("image", "true", "pred"))
+    writer.writerows(zip(images, (int(y) for y in true), (int(y) for y in pred), strict=True))
+    write_text(_predictions_file(path, task), text.getvalue())
+
+
+def write_result(path: Path, tasks_done: int, finished: bool, metrics: dict[str, Any]) -> None:
+    """Writes how far the run is, and its metrics so far."""
+    write_json(path / "result.json", {"tasks_done": tasks_done, "finished": finished, "metrics": metrics})
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run read back. `predictions[t]` are the true and predicted labels after task t."""
+
+    path: Path
+    info: RunInfo
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    predictions: list[tuple[np.ndarray, np.ndarray]]
+    finished: bool
+
+    def step_log(self) -> list[dict[str, Any]]:
+        """The training steps."""
+        return _read_lines(self.path / "steps.jsonl")
+
+    def tal_log(self) -> list[dict[str, Any]]:
+        """TAL's state at intervals; empty for other losses."""
+        return _read_lines(self.path / "tal.jsonl")
+
+
+def load_run(path: str | Path) -> Run:
+    """Reads a run directory, finished or not.
+
+    Raises:
+        PilotTalError: a file is missing, broken or does not fit the others; the sentence names it.
+    """
+    path = Path(path)
+    if not (path / "run.json").is_file():
+        raise PilotTalError(f"{path} is not a run directory: it has no run.json")
+    info = _run_info(path / "run.json")
+    result = read_json(path / "result.json") if (path / "result.json").is_file() else {}
+    done = result.get("tasks_done", 0)
+    if not isinstance(done, int) or not 0 <= done <= info.num_tasks:
+        raise PilotTalError(f"{path / 'result.json'}: tasks_done must be 0 to {info.num_tasks}, got {done!r}")
+    seen = np.cumsum(info.task_sizes)
+    predictions = [_read_predictions(_predictions_file(path, t), int(seen[t])) for t in range(done)]
+    config, environment = read_json(path / "config.json"), read_json(path / "environment.json")
+    return Run(path, info, config, environment, predictions, bool(result.get("finished", False)))
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """The run directories among `paths` and below them, sorted.
+
+    Raises:
+        PilotTalError: a path does not exist, or there is no run in any of them.
+    """
+    found: set[Path] = set()
+    given = [Path(path) for path in paths]
+    for path in given:
+        if not path.is_dir():
+            raise PilotTalError(f"{path} is not a directory; give run directories or a folder of them")
+        if (path / "run.json").is_file():
+            found.add(path)
+        else:
+            found.update(file.parent for file in path.glob("**/run.json"))
+    if not found:
+        raise PilotTalError(f"no runs found in {', '.join(map(str, given))} (a run has a run.json)")
+    return sorted(found)
+
+
+def _predictions_file(path: Path, task: int) -> Path:
+    return path / "predictions" / f"task{task:02d}.csv"
+
+
+def _run_info(path: Path) -> RunInfo:
+    content = read_json(path)
+    known = {f.name for f in fields(RunInfo)}
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise PilotTalError(f"{path} is not of run format {FORMAT}; it was written by another version")
+    try:
+        return RunInfo(**{key: value for key, value in content.items() if key in known})
+    except (TypeError, PilotTalError) as error:
+        raise PilotTalError(f"{path} is incomplete: {error}") from error
+
+
+def _read_predictions(path: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [(int(row["true"]), int(row["pred"])) for row in csv.DictReader(file)]
+    except OSError as error:
+        raise PilotTalError(f"cannot read {path}: {error.strerror or error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise PilotTalError(f"{path} must have the columns image, true, pred with whole numbers") from error
+    table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    if table.size and not (0 <= table.min() and table.max() < classes):
+        raise PilotTalError(f"{path} has labels outside 0 … {classes - 1}")
+    return table[:, 0], table[:, 1]
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        line = re.search(r"line (\d+)", str(error))
+        raise PilotTalError(f"{path} has a broken line{f' ({line[0]})' if line else ''}") from error
