@@ -1,0 +1,175 @@
+"""A split as data: a compact text file whose header names the law, the seed, the counts and a checksum.
+
+    pilot-tal manifest 1
+    {"dataset": "cub_lt", "law": "profile", …, "checksum": "…"}
+    class<TAB>001.Black_footed_Albatross<TAB>60        the class, and how many images its pool has
+    train<TAB>Black_Footed_Albatross_0037_796120.jpg
+    test<TAB>Black_Footed_Albatross_0001_796111.jpg
+
+An entry's path is `class/name`, whatever layout the images have on a disk. The checksum covers all else.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_lt.cards import CARDS, find_card
+from data_lt.split import Recipe, Split
+from pilot_tal.errors import PilotTalError
+from pilot_tal.files import write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAGIC = "pilot-tal manifest 1"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A split of the dataset `name`."""
+
+    name: str
+    split: Split
+
+    @property
+    def class_names(self) -> list[str]:
+        """Class names in alphabetical order; a class's place is its label."""
+        return sorted(self.split.train)
+
+    @property
+    def counts(self) -> list[int]:
+        """Training images of each class."""
+        return [len(self.split.train[label]) for label in self.class_names]
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What the first lines say, without the checksum; plain JSON values."""
+        counts = self.counts
+        return {
+            "dataset": self.name,
+            **asdict(self.split.recipe),
+            "classes": len(counts),
+            "train": sum(counts),
+            "test": sum(map(len, self.split.test.values())),
+            "largest": max(counts),
+            "smallest": min(counts),
+        }
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 over the header and the entries."""
+        return _checksum(self.header, self._body())
+
+    def text(self) -> str:
+        """The file's text."""
+        header = json.dumps({**self.header, "checksum": self.checksum}, ensure_ascii=False)
+        return f"{MAGIC}\n{header}\n{self._body()}"
+
+    def write(self, path: str | Path) -> None:
+        """Writes the file, whole or not at all."""
+        write_text(path, self.text())
+
+    def frame(self) -> "pd.DataFrame":
+        """The entries as a table with the columns `path` (class/name), `label` and `split`."""
+        import pandas as pd
+
+        rows = [
+            (f"{name}/{file}", label, kind)
+            for label, name in enumerate(self.class_names)
+            for kind, files in (("train", self.split.train[name]), ("test", self.split.test[name]))
+            for file in files
+        ]
+        return pd.DataFrame(rows, columns=["path", "label", "split"])
+
+    def _body(self) -> str:
+        lines = []
+        for name in self.class_names:
+            lines.append(f"class\t{name}\t{self.split.pool[name]}")
+            lines += [f"train\t{file}" for file in self.split.train[name]]
+            lines += [f"test\t{file}" for file in self.split.test[name]]
+        return "\n".join(lines) + "\n"
+
+
+def read_manifest(source: str | Path) -> Manifest:
+    """Reads the shipped manifest of a dataset name, or a manifest file; one that was edited is refused."""
+    path = _manifest_path(source)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise PilotTalError(f"cannot read the manifest {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise PilotTalError(f"{path} is not a manifest: it is not UTF-8 text") from error
+    lines = text.replace("\r\n", "\n").split(
+        "\n", 2
+    )  # a checkout may have turned the line ends into Windows'
+    if len(lines) < 3 or lines[0] != MAGIC:
+        raise PilotTalError(
+            f"{path} is not a manifest: its first line must be {MAGIC!r}, got {lines[0][:60]!r}"
+        )
+    try:
+        header = json.loads(lines[1])
+        stated = header.pop("checksum")
+        if stated != _checksum(header, lines[2]):
+            raise PilotTalError(
+                f"the manifest {path} was edited or damaged: its entries do not match its checksum "
+                f"{str(stated)[:12]}…; build it anew with pilot-tal build"
+            )
+        manifest = Manifest(header["dataset"], _parse(header, lines[2]))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        if isinstance(error, PilotTalError):
+            raise
+        raise PilotTalError(f"{path} is not a manifest that this version can read: {error!r}") from error
+    if manifest.checksum != stated:
+        raise PilotTalError(
+            f"{path} is not a manifest that this version can read: its entries are out of order"
+        )
+    return manifest
+
+
+def load_manifest(source: str | Path) -> "pd.DataFrame":
+    """The split of a named dataset, or of a manifest file, as a table.
+
+    Args:
+        source: `"cub_lt"`, `"imagenetr_lt"`, `"food101_lt"`, or the path of a manifest.
+
+    Returns:
+        DataFrame with the columns `path` (`class/file`), `label` (alphabetical class index) and `split`
+        (`train` or `test`).
+    """
+    return read_manifest(source).frame()
+
+
+def _manifest_path(source: str | Path) -> Path:
+    if isinstance(source, str) and source in CARDS:
+        path = CARDS[source].manifest_path
+        if path is None:
+            raise PilotTalError(
+                f"no manifest is shipped for {source}: it is built from the images on your disk"
+            )
+        return path
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        find_card(str(source))  # a bare word is a misspelt dataset name: says which names there are
+    return path
+
+
+def _checksum(header: dict[str, Any], body: str) -> str:
+    canonical = json.dumps(header, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(f"{canonical}\n{body}".encode()).hexdigest()
+
+
+def _parse(header: dict[str, Any], body: str) -> Split:
+    recipe = Recipe(**{field.name: header[field.name] for field in fields(Recipe)})
+    split = Split(recipe=recipe, train={}, test={}, pool={})
+    name = ""
+    for line in body.rstrip("\n").split("\n"):
+        kind, _, rest = line.partition("\t")
+        if kind == "class":
+            name, _, size = rest.rpartition("\t")
+            split.pool[name], split.train[name], split.test[name] = int(size), [], []
+        else:
+            {"train": split.train, "test": split.test}[kind][name].append(rest)
+    return split

@@ -1,0 +1,226 @@
+"""Finds the images of a dataset on a disk, in any of the layouts people have, without opening one.
+
+Below the data root (or the folder itself) class folders are looked for in `images/` (official archives), in
+`train/` and `test/` (LAMDA-PILOT's folders, merged into one pool) and directly. A class folder is listed once.
+"""
+
+import os
+import unicodedata
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_lt.cards import DatasetCard
+from pilot_tal.errors import PilotTalError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
+STYLES = (("images",), ("train", "test"), ("",))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the images are: class folders stand in `root/part` for each part."""
+
+    root: Path
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The images that were found: class → name → path relative to `layout.root`, with forward slashes.
+
+    Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are spelt
+    as the disk spells them. `extra` holds folders that are no class of the dataset.
+    """
+
+    layout: Layout
+    files: dict[str, dict[str, str]]
+    extra: list[str] = field(default_factory=list)
+
+
+def find_layout(
+    card: DatasetCard, data_root: Path, folder: str | Path | None = None, known: Collection[str] | None = None
+) -> Layout | None:
+    """The layout that holds most of the known classes, or None where there is none.
+
+    Args:
+        card: Names the usual folders of the dataset.
+        data_root: The folder of the images or a parent of it.
+        folder: The folder of the images, if it has an unusual name; relative to the data root.
+        known: The class names of the dataset; None where every folder is a class.
+    """
+    if not data_root.is_dir():
+        problem = "is not a folder" if data_root.exists() else "does not exist"
+        raise PilotTalError(f"the data root {data_root} {problem}; name the folder that holds the images")
+    if folder is not None:
+        bases = [data_root / folder]
+        if not bases[0].is_dir():
+            raise PilotTalError(f"the folder {bases[0]} does not exist; folder is relative to the data root")
+    else:
+        bases = [data_root / name for name in (*card.folders, card.name)] + [data_root]
+    found = [(layout, score) for base in bases for layout, score in _layouts(base, known)]
+    return max(found, key=lambda item: item[1])[0] if found else None  # the first of the fullest
+
+
+def _layouts(base: Path, known: Collection[str] | None) -> Iterator[tuple[Layout, int]]:
+    """The first style that fits a folder, with the number of classes seen there."""
+    if not base.is_dir():
+        return
+    for parts in STYLES:
+        folders = [base / part for part in parts]
+        if not all(folder.is_dir() for folder in folders):
+            continue
+        listed = [list(_entries(folder)) for folder in folders]
+        if known is None and parts != ("",) and any(_is_image(entry) for part in listed for entry in part):
+            continue  # a user's own class may be called "images", "train" or "test"
+        names = {clean_name(entry) for part in listed for entry in part if _is_folder(entry)}
+        if score := len(names if known is None else names & set(known)):
+            yield Layout(base, parts), score
+            return
+
+
+def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
+    """Lists every class folder once; each must hold an image, and no name may occur twice."""
+    pool = Pool(layout, {})
+    real: dict[str, str] = {}
+    for part in layout.parts:
+        for folder in _entries(layout.root / part):
+            label = clean_name(folder)
+            if known is not None and label not in known:
+                if _is_folder(folder):
+                    pool.extra.append(label)
+                continue
+            _refuse_dead_link(folder)
+            if not _is_folder(folder):
+                continue
+            target = os.path.realpath(folder.path)
+            if real.setdefault(target, folder.path) != folder.path:
+                raise PilotTalError(f"{folder.path} and {real[target]} are the same folder; keep one of them")
+            _add_class(pool, label, part, folder)
+    for label, files in pool.files.items():
+        if not files:
+            raise PilotTalError(
+                f"class {label!r} is empty: its folder below {layout.root} holds no file that ends in "
+                f"{', '.join(EXTENSIONS)}"
+            )
+    return pool
+
+
+def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry) -> None:
+    """Adds one listed folder. A class may stand once in each part, and once only in the same part."""
+    files = pool.files.setdefault(label, {})
+    prefix = f"{part}/{folder.name}" if part else folder.name
+    for entry in _entries(folder.path):
+        if not entry.name.lower().endswith(EXTENSIONS):
+            continue
+        _refuse_dead_link(entry)
+        if not entry.is_file():
+            continue
+        name = clean_name(entry)
+        if name in files:
+            raise PilotTalError(
+                f"class {label!r} has the name {name!r} twice, as {files[name]} and {prefix}/{entry.name} "
+                f"below {pool.layout.root}; remove one of them"
+            )
+        files[name] = f"{prefix}/{entry.name}"
+
+
+def official_pools(card: DatasetCard, pool: Pool) -> tuple[dict[str, list[str]], dict[str, list[str]] | None]:
+    """The names to sample from, and those to test on where the dataset has official lists for that.
+
+    Raises:
+        PilotTalError: a list is missing where it is needed, or names files that are not there.
+    """
+    base = pool.layout.root
+    homes = [base, base.parent] if base.name == "images" else [base]
+    if card.official_split and pool.layout.parts == ("train", "test"):
+        return tuple(
+            {
+                k: [name for name, path in files.items() if path.startswith(f"{part}/")]
+                for k, files in pool.files.items()
+            }
+            for part in ("train", "test")
+        )
+    if card.official_split:
+        return tuple(
+            _listed(pool, _required_list(card, homes, f"meta/{part}.txt"), ".jpg")
+            for part in ("train", "test")
+        )
+    if card.file_list:
+        for home in homes:
+            if (home / card.file_list).is_file():
+                return _listed(pool, home / card.file_list, "", numbered=True), None
+    return {label: list(files) for label, files in pool.files.items()}, None
+
+
+def _required_list(card: DatasetCard, homes: list[Path], name: str) -> Path:
+    for home in homes:
+        if (home / name).is_file():
+            return home / name
+    raise PilotTalError(
+        f"{card.title} takes its images from the official lists, but {homes[-1] / name} does not exist; "
+        "it is part of the official archive"
+    )
+
+
+def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict[str, list[str]]:
+    """Names by class from an official list, for the classes that are there; every listed file must be."""
+    names: dict[str, list[str]] = {label: [] for label in pool.files}
+    missing = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PilotTalError(f"cannot read the list {path}: {error}") from error
+    for line in lines:
+        entry = line.split(maxsplit=1)[-1] if numbered else line
+        label, _, name = unicodedata.normalize("NFC", entry.strip() + suffix).partition("/")
+        if label in names:
+            names[label].append(name)
+            if name not in pool.files[label]:
+                missing.append(f"{label}/{name}")
+    if missing:
+        raise PilotTalError(
+            f"{len(missing)} images that {path} lists are not below {pool.layout.root}: {shortened(missing)}"
+        )
+    return names
+
+
+def clean_name(entry: os.DirEntry) -> str:
+    """A name in NFC; one that text files cannot carry is refused."""
+    name = unicodedata.normalize("NFC", entry.name)
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+        raise PilotTalError(
+            f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it"
+        )
+    return name
+
+
+def shortened(names: list[str], limit: int = 5) -> str:
+    """The first few names and how many more there are."""
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry]:
+    """A folder's entries by name, without hidden ones (such as macOS' `._` files)."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda e: e.name)
+    except OSError as error:
+        raise PilotTalError(f"cannot list {folder}: {error.strerror or error}") from error
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that goes in a circle
+        return False
+
+
+def _is_image(entry: os.DirEntry) -> bool:
+    return entry.name.lower().endswith(EXTENSIONS) and not _is_folder(entry)
+
+
+def _refuse_dead_link(entry: os.DirEntry) -> None:
+    if entry.is_symlink() and not os.path.exists(entry.path):
+        raise PilotTalError(f"{entry.path} is a link that leads nowhere or in a circle; repair or remove it")

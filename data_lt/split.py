@@ -1,0 +1,174 @@
+"""From pools of file names to a long-tailed training set and a balanced test set.
+
+Everything here is a pure function of names and a seed. The random choices come from SHA-256 and from
+`random.Random.random`, whose stream Python documents as stable, so the result is the same on every platform
+and with every NumPy, and the order in which names are given does not matter.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from data_lt.laws import check_seed, quotas
+from pilot_tal.errors import PilotTalError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a split depends on besides the images. `n_max=None` means the largest that the pools allow."""
+
+    law: str = "profile"
+    shape: float = 6.0
+    n_max: int | None = None
+    n_min: int = 2
+    test_per_class: int = 10
+    seed: int = 0
+
+    def quotas(self, num_classes: int) -> list[int]:
+        """The training quotas, largest first."""
+        return quotas(self.law, num_classes, self.n_max, self.n_min, self.shape, self.seed)
+
+
+@dataclass(frozen=True)
+class Split:
+    """File names by class (classes and names sorted), and the size of each class's pool."""
+
+    recipe: Recipe
+    train: dict[str, list[str]]
+    test: dict[str, list[str]]
+    pool: dict[str, int]
+
+
+def split_pools(
+    pools: Mapping[str, Iterable[str]],
+    recipe: Recipe,
+    test_pools: Mapping[str, Iterable[str]] | None = None,
+) -> Split:
+    """Holds out the balanced test images, gives every class a quota and samples the training images.
+
+    Args:
+        pools: File names by class.
+        recipe: Law, sizes and seed.
+        test_pools: Where test images have lists of their own; else they are taken out of `pools` first.
+    """
+    check_seed(recipe.seed)
+    if not isinstance(recipe.test_per_class, int) or recipe.test_per_class < 1:
+        raise PilotTalError(
+            f"test_per_class must be a whole number of at least 1, got {recipe.test_per_class!r}"
+        )
+    if not pools:
+        raise PilotTalError("a long-tailed set needs at least one class, got none")
+    classes = sorted(pools)
+    names = {label: _unique(label, pools[label]) for label in classes}
+    held = names if test_pools is None else {k: _unique(k, test_pools.get(k, ())) for k in classes}
+    test, rest = {}, {}
+    for label in classes:
+        if len(held[label]) < recipe.test_per_class:
+            raise PilotTalError(
+                f"class {label!r} has {len(held[label])} images to test on, fewer than "
+                f"test_per_class={recipe.test_per_class}; add images or ask for fewer"
+            )
+        test[label] = _sample(held[label], recipe.test_per_class, recipe.seed, "test", label)
+        rest[label] = sorted(set(names[label]) - set(test[label]))
+    sizes = {label: len(rest[label]) for label in classes}
+    recipe = dataclasses.replace(recipe, n_max=_fit_n_max(sizes, recipe))
+    assigned = assign(recipe.quotas(len(classes)), sizes, recipe.seed)
+    return Split(
+        recipe=recipe,
+        train={k: sorted(_sample(rest[k], assigned[k], recipe.seed, "train", k)) for k in classes},
+        test={k: sorted(test[k]) for k in classes},
+        pool={k: len(set(names[k]) | set(held[k])) for k in classes},
+    )
+
+
+def assign(sizes: list[int], pools: Mapping[str, int], seed: int) -> dict[str, int]:
+    """Constrained random assignment of quotas to classes.
+
+    Walks the quotas from the largest; each goes to a uniformly random class among those not yet assigned
+    whose pool is large enough. This succeeds exactly when no sorted quota exceeds the sorted pool of the same rank.
+    """
+    if problem := misfit(sizes, pools):
+        raise PilotTalError(problem)
+    wanted = sorted(sizes, reverse=True)
+    ranked = sorted(pools, key=lambda label: (-pools[label], label))
+    stream = random.Random(seed)
+    eligible: list[str] = []
+    reached = 0
+    result = {}
+    for quota in wanted:
+        while reached < len(ranked) and pools[ranked[reached]] >= quota:
+            eligible.append(ranked[reached])
+            reached += 1
+        result[eligible.pop(int(stream.random() * len(eligible)))] = quota
+    return result
+
+
+def misfit(sizes: list[int], pools: Mapping[str, int]) -> str | None:
+    """A sentence naming the first rank at which the sorted quotas exceed the sorted pools, if there is one."""
+    ranked = sorted(pools, key=lambda label: (-pools[label], label))
+    for rank, (quota, label) in enumerate(zip(sorted(sizes, reverse=True), ranked, strict=True), start=1):
+        if quota > pools[label]:
+            return (
+                f"no class can take the quota of rank {rank}: it asks for {quota} training images, but the "
+                f"class of that rank by size, {label!r}, has {pools[label]} beside its test images"
+            )
+    return None
+
+
+def largest_n_max(pools: Mapping[str, int], recipe: Recipe) -> int | None:
+    """The largest n_max whose quotas these pools can meet, or None where even n_max = n_min does not fit."""
+    ranked = sorted(pools.values(), reverse=True)
+
+    def fits(n_max: int) -> bool:
+        wanted = dataclasses.replace(recipe, n_max=n_max).quotas(len(ranked))
+        return all(quota <= size for quota, size in zip(wanted, ranked, strict=True))
+
+    low, high = (1 if recipe.law == "none" else recipe.n_min), ranked[0]
+    if low > high or not fits(low):
+        return None
+    while low < high:  # every law's quotas grow with n_max, so what fits is an interval
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _fit_n_max(sizes: Mapping[str, int], recipe: Recipe) -> int:
+    """The recipe's n_max if the pools can meet its quotas, or the largest that fits where it leaves that open."""
+    if recipe.n_max is None:
+        best = largest_n_max(sizes, recipe)
+        if best is None:
+            label = min(sizes, key=lambda key: (sizes[key], key))
+            raise PilotTalError(
+                f"class {label!r} has {sizes[label]} images beside its {recipe.test_per_class} test images, "
+                f"fewer than n_min={recipe.n_min}; add images, or lower n_min or test_per_class"
+            )
+        return best
+    if problem := misfit(recipe.quotas(len(sizes)), sizes):
+        best = largest_n_max(sizes, recipe)
+        advice = "lower n_min or test_per_class" if best is None else f"the largest n_max that fits is {best}"
+        raise PilotTalError(f"{problem}; {advice}")
+    return recipe.n_max
+
+
+def _unique(label: str, names: Iterable[str]) -> list[str]:
+    ordered = sorted(names)
+    for first, second in itertools.pairwise(ordered):
+        if first == second:
+            raise PilotTalError(f"class {label!r} lists {first!r} twice; a name may occur once in a class")
+    return ordered
+
+
+def _sample(names: list[str], count: int, *key: Any) -> list[str]:
+    """`count` of `names` by a seeded uniform choice: those whose hash with the key is smallest."""
+    prefix = hashlib.sha256("\0".join(map(str, key)).encode("utf-8") + b"\0")
+
+    def rank(name: str) -> bytes:
+        digest = prefix.copy()
+        digest.update(name.encode("utf-8"))
+        return digest.digest()
+
+    return sorted(names, key=rank)[:count]
