@@ -1,0 +1,287 @@
+"""Metrics of a class-incremental run, from one confusion matrix a task.
+
+Pure functions over NumPy arrays. A confusion matrix has a row for each true class and a column for each
+predicted one. Values are fractions of 1 and never rounded. Labels are those after the class order was
+applied. A class without test images has no accuracy: it is NaN and stays out of every mean.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pilot_tal.errors import PilotTalError
+
+Predictions = Sequence[tuple[np.ndarray, np.ndarray]]
+
+MANY_ABOVE, FEW_BELOW = 100, 20  # training images; what lies between is "medium"
+
+DEFINITIONS: dict[str, tuple[str, str]] = {
+    "a_mean": ("A_Mean", "mean over all classes of the accuracy of each class after the last task"),
+    "a_tail": (
+        "A_Tail",
+        "the same mean over the tail: the half of the classes with the fewest training images, ranked over "
+        "all classes of all tasks (rounded down: 50 of 101); of two classes with equally many images the "
+        "one with the smaller original class index ranks as smaller",
+    ),
+    "a_head": ("A_Head", "the same mean over the other classes"),
+    "harmonic_mean": ("Harmonic mean", "2·A_Head·A_Tail / (A_Head + A_Tail)"),
+    "a_last": ("A_Last", "share of all test images that are right after the last task"),
+    "a_avg": (
+        "A_Avg",
+        "mean over tasks of the share of right test images after each task, over all classes seen by then",
+    ),
+    "many": ("Many", f"mean accuracy of the classes with more than {MANY_ABOVE} training images"),
+    "medium": (
+        "Medium",
+        f"mean accuracy of the classes with {FEW_BELOW} to {MANY_ABOVE} training images",
+    ),
+    "few": ("Few", f"mean accuracy of the classes with fewer than {FEW_BELOW} training images"),
+    "worst_class": ("Worst class", "lowest accuracy of any class after the last task"),
+    "macro_f1": ("Macro F1", "mean over classes of 2·TP / (2·TP + FP + FN) after the last task"),
+    "forgetting": (
+        "Forgetting",
+        "mean over all tasks but the last of: best accuracy on the task's images after any task from its own "
+        "to the last but one, minus that after the last task (lower is better, may be negative)",
+    ),
+}
+"""Scalar metrics: key in `summarize` → short name, definition. Higher is better but for forgetting."""
+
+
+def confusion_matrix(true: np.ndarray, pred: np.ndarray, classes: int) -> np.ndarray:
+    """Counts of (true class, predicted class), shape (classes, classes)."""
+    true, pred = np.asarray(true, dtype=np.int64), np.asarray(pred, dtype=np.int64)
+    if true.shape != pred.shape or true.ndim != 1:
+        raise PilotTalError(
+            f"true and pred must be two lists of the same length, got shapes {true.shape} and {pred.shape}"
+        )
+    for name, labels in (("true", true), ("pred", pred)):
+        if labels.size and not (labels.min() >= 0 and labels.max() < classes):
+            raise PilotTalError(
+                f"{name} labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}"
+            )
+    return np.bincount(true * classes + pred, minlength=classes**2).reshape(classes, classes)
+
+
+def class_recall(confusion: np.ndarray) -> np.ndarray:
+    """Recall of each class, which is its accuracy; NaN without test images."""
+    return _ratio(np.diag(confusion), confusion.sum(axis=1))
+
+
+def class_precision(confusion: np.ndarray) -> np.ndarray:
+    """Precision of each class; NaN where the class was never predicted."""
+    return _ratio(np.diag(confusion), confusion.sum(axis=0))
+
+
+def class_f1(confusion: np.ndarray) -> np.ndarray:
+    """F1 of each class; NaN without test images, 0 where no image was recognised."""
+    support = confusion.sum(axis=1)
+    scores = _ratio(2 * np.diag(confusion), support + confusion.sum(axis=0))
+    return np.where(support > 0, scores, np.nan)
+
+
+def accuracy(confusion: np.ndarray) -> float:
+    """Share of the images that are right."""
+    return float(_ratio(np.trace(confusion), confusion.sum()))
+
+
+def task_accuracies(confusion: np.ndarray, task_sizes: Sequence[int]) -> np.ndarray:
+    """Share of right images among those of each task's classes; the matrix covers exactly these tasks."""
+    starts = np.cumsum([0, *task_sizes[:-1]])
+    right = np.add.reduceat(np.diag(confusion), starts)
+    return _ratio(right, np.add.reduceat(confusion.sum(axis=1), starts))
+
+
+def forgetting(matrix: np.ndarray) -> float:
+    """Mean drop from the best earlier accuracy, over all tasks but the last; NaN for one task.
+
+    Args:
+        matrix: accuracy after task t (row) on the images of task j (column), NaN for j > t.
+    """
+    if len(matrix) < 2:
+        return math.nan
+    best = [_largest(matrix[j:-1, j]) for j in range(len(matrix) - 1)]
+    return _mean(np.array(best) - matrix[-1, :-1])
+
+
+def rank_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.ndarray:
+    """Labels from the fewest training images to the most; equal counts by original class index."""
+    counts, order = np.asarray(train_counts), np.asarray(class_order)
+    if counts.shape != order.shape or counts.ndim != 1 or len(np.unique(order)) != len(order):
+        raise PilotTalError(
+            "train_counts and class_order must be lists of one length, and class_order must not repeat a "
+            f"class; got lengths {counts.size} and {order.size} and {len(np.unique(order))} distinct classes"
+        )
+    return np.lexsort((order, counts))
+
+
+def tail_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.ndarray:
+    """Labels of the tail, ascending: the half (rounded down) with the fewest training images.
+
+    Equal counts are ranked by the original class index, so the tail does not depend on the class order.
+    """
+    return np.sort(rank_classes(train_counts, class_order)[: len(train_counts) // 2])
+
+
+def shot_groups(train_counts: Sequence[int]) -> dict[str, np.ndarray]:
+    """Labels of the many-, medium- and few-shot classes; a group without classes is left out."""
+    counts = np.asarray(train_counts)
+    groups = {
+        "many": counts > MANY_ABOVE,
+        "medium": (counts >= FEW_BELOW) & (counts <= MANY_ABOVE),
+        "few": counts < FEW_BELOW,
+    }
+    return {name: np.flatnonzero(mask) for name, mask in groups.items() if mask.any()}
+
+
+def harmonic_mean(a: float, b: float) -> float:
+    """2ab / (a + b), and 0 when both are 0."""
+    return 0.0 if a == b == 0 else 2 * a * b / (a + b)
+
+
+def summarize(
+    predictions: Predictions,
+    task_sizes: Sequence[int],
+    train_counts: Sequence[int],
+    class_order: Sequence[int],
+) -> dict[str, Any]:
+    """All metrics of a run after its last finished task, ready for JSON (an undefined value is None).
+
+    Args:
+        predictions: true and predicted labels after each finished task, over all classes seen by then.
+        task_sizes: number of classes of each task of the whole run.
+        train_counts: training images of each class of the whole run.
+        class_order: original index of each class.
+
+    Returns:
+        The scalars of `DEFINITIONS` (many, medium and few only where there are such classes), and
+        `accuracy_after_task`, `task_matrix`, `tail_classes`, `worst_class_label` and, under `per_class`, the
+        `accuracy` (that is, the recall), `precision`, `f1` and `test_images` of each class seen.
+    """
+    done = len(predictions)
+    if not 1 <= done <= len(task_sizes):
+        raise PilotTalError(f"predictions must cover 1 to {len(task_sizes)} tasks, got {done}")
+    if len(train_counts) != sum(task_sizes):
+        raise PilotTalError(
+            f"train_counts must have one entry for each of {sum(task_sizes)} classes, got {len(train_counts)}"
+        )
+    seen = np.cumsum(task_sizes)[:done]
+    confusions = [confusion_matrix(*predictions[t], int(seen[t])) for t in range(done)]
+    for task, confusion in enumerate(confusions):
+        if not confusion.any():
+            raise PilotTalError(f"there are no predictions after task {task}")
+    matrix = np.full((done, done), np.nan)
+    for t, confusion in enumerate(confusions):
+        matrix[t, : t + 1] = task_accuracies(confusion, task_sizes[: t + 1])
+    after_task = np.array([accuracy(confusion) for confusion in confusions])
+    tail = tail_classes(train_counts, class_order)
+    last = confusions[-1]
+    values = _class_means(class_recall(last), tail, train_counts)
+    values |= {
+        "a_last": after_task[-1],
+        "a_avg": _mean(after_task),
+        "macro_f1": _mean(class_f1(last)),
+        "forgetting": forgetting(matrix),
+    }
+    scalars = {key: _plain(values[key]) for key in DEFINITIONS if key in values}
+    return {
+        "tasks_done": done,
+        **scalars,
+        "worst_class_label": int(np.nanargmin(class_recall(last))),
+        "accuracy_after_task": _plain(after_task),
+        "task_matrix": _plain(matrix),
+        "tail_classes": tail.tolist(),
+        "per_class": {
+            "accuracy": _plain(class_recall(last)),
+            "precision": _plain(class_precision(last)),
+            "f1": _plain(class_f1(last)),
+            "test_images": last.sum(axis=1).tolist(),
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over seeds and sample standard deviation (None with one seed)."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean over seeds of paired differences, with its 95 % t-interval (None with one seed)."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and sample standard deviation (divisor n − 1) of the values of at least one seed."""
+    array = np.asarray(values, dtype=float)
+    if not array.size:
+        raise PilotTalError("a mean over seeds needs the value of at least one seed")
+    return Spread(float(array.mean()), float(array.std(ddof=1)) if array.size > 1 else None, array.size)
+
+
+def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
+    """`values` minus `baseline` over the seeds that both have; None when they share no seed.
+
+    The interval is mean ± t(0.975, n − 1) · s / √n, with s the sample standard deviation of the differences.
+    """
+    seeds = sorted(values.keys() & baseline.keys())
+    if not seeds:
+        return None
+    found = spread([values[seed] - baseline[seed] for seed in seeds])
+    if found.std is None:
+        return Difference(found.mean, None, None, found.n)
+    from scipy.stats import t  # a second to import, which training does not need
+
+    half = float(t.ppf(0.975, found.n - 1)) * found.std / math.sqrt(found.n)
+    return Difference(found.mean, found.mean - half, found.mean + half, found.n)
+
+
+def _class_means(recall: np.ndarray, tail: np.ndarray, train_counts: Sequence[int]) -> dict[str, float]:
+    """The scalars that average the accuracy of each class seen so far."""
+    seen = np.arange(len(recall))
+    in_tail = np.isin(seen, tail)
+    a_tail, a_head = _mean(recall[in_tail]), _mean(recall[~in_tail])
+    groups = shot_groups(train_counts[: len(recall)])
+    return {
+        "a_mean": _mean(recall),
+        "a_tail": a_tail,
+        "a_head": a_head,
+        "harmonic_mean": harmonic_mean(a_head, a_tail),
+        "worst_class": float(np.nanmin(recall)),
+        **{name: _mean(recall[labels]) for name, labels in groups.items()},
+    }
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """`part / whole`, NaN where the whole is 0."""
+    part, whole = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
+    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+
+
+def _mean(values: np.ndarray) -> float:
+    """Mean of what is not NaN; NaN when nothing is left."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _largest(values: np.ndarray) -> float:
+    """Largest of what is not NaN; NaN when nothing is left."""
+    known = values[~np.isnan(values)]
+    return float(known.max()) if known.size else math.nan
+
+
+def _plain(value: Any) -> Any:
+    """Python floats and lists of them, None for NaN."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return [_plain(item) for item in value]
+    return None if math.isnan(value) else float(value)
