@@ -13,9 +13,9 @@ MANIFESTS = Path(__file__).parent / "manifests"
 class DatasetCard:
     """The facts of one long-tailed set.
 
-    `classes`, `images` and `n_max` are None where the user's own folder decides. `make`, where given, is called
-    with the data root before the images are looked for and puts them there unless they are there already; that
-    is how a set that needs no download registers itself.
+    `classes`, `images` and `n_max` are None where the user's own folder decides. `make`, where given, is
+    called with the data root before the images are looked for and puts them there unless they are there
+    already; that is how a set that needs no download registers itself.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Finds the images of a dataset on a disk, in any of the layouts people have, without opening one.
 
 Below the data root (or the folder itself) class folders are looked for in `images/` (official archives), in
-`train/` and `test/` (LAMDA-PILOT's folders, merged into one pool) and directly. A class folder is listed once.
+`train/` and `test/` (LAMDA-PILOT's folders, merged into one pool) and directly. Each class folder is listed
+once.
 """
 
 import os
@@ -29,8 +30,8 @@ class Layout:
 class Pool:
     """The images that were found: class → name → path relative to `layout.root`, with forward slashes.
 
-    Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are spelt
-    as the disk spells them. `extra` holds folders that are no class of the dataset.
+    Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are
+    spelt as the disk spells them. `extra` holds folders that are no class of the dataset.
     """
 
     layout: Layout

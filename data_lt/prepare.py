@@ -155,7 +155,8 @@ def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | P
         if absent:
             raise _missing_classes(card, pool, absent, data_root, missing)
         raise MissingImages(
-            f"{len(missing):,} of the {manifest.header['train'] + manifest.header['test']:,} images of {card.title} are missing below {pool.layout.root}: {shortened(missing)}"
+            f"{len(missing):,} of the {manifest.header['train'] + manifest.header['test']:,} images of "
+            f"{card.title} are missing below {pool.layout.root}: {shortened(missing)}"
             f"{_how_to_get(card, data_root)}",
             missing,
         )

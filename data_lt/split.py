@@ -89,7 +89,8 @@ def assign(sizes: list[int], pools: Mapping[str, int], seed: int) -> dict[str, i
     """Constrained random assignment of quotas to classes.
 
     Walks the quotas from the largest; each goes to a uniformly random class among those not yet assigned
-    whose pool is large enough. This succeeds exactly when no sorted quota exceeds the sorted pool of the same rank.
+    whose pool is large enough. This succeeds exactly when no sorted quota exceeds the sorted pool of the same
+    rank.
     """
     if problem := misfit(sizes, pools):
         raise PilotTalError(problem)
@@ -108,7 +109,7 @@ def assign(sizes: list[int], pools: Mapping[str, int], seed: int) -> dict[str, i
 
 
 def misfit(sizes: list[int], pools: Mapping[str, int]) -> str | None:
-    """A sentence naming the first rank at which the sorted quotas exceed the sorted pools, if there is one."""
+    """A sentence naming the first rank at which the sorted quotas exceed the sorted pools, if any."""
     ranked = sorted(pools, key=lambda label: (-pools[label], label))
     for rank, (quota, label) in enumerate(zip(sorted(sizes, reverse=True), ranked, strict=True), start=1):
         if quota > pools[label]:
@@ -137,7 +138,7 @@ def largest_n_max(pools: Mapping[str, int], recipe: Recipe) -> int | None:
 
 
 def _fit_n_max(sizes: Mapping[str, int], recipe: Recipe) -> int:
-    """The recipe's n_max if the pools can meet its quotas, or the largest that fits where it leaves that open."""
+    """The recipe's n_max if the pools can meet its quotas; the largest that fits where it names none."""
     if recipe.n_max is None:
         best = largest_n_max(sizes, recipe)
         if best is None:

@@ -5,6 +5,8 @@ import sys
 import typer
 
 from pilot_tal import __version__
+from pilot_tal.commands.build import build
+from pilot_tal.commands.replay import replay
 from pilot_tal.errors import PilotTalError
 
 app = typer.Typer(
@@ -22,6 +24,10 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
     if version:
         typer.echo(__version__)
         raise typer.Exit
+
+
+app.command("build")(build)
+app.command("replay")(replay)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The commands of `pilot-tal`, one a file."""
