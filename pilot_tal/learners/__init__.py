@@ -1,0 +1,41 @@
+"""The five learners on one frozen ViT."""
+
+from pilot_tal.backbone import FrozenViT
+from pilot_tal.errors import PilotTalError, unknown_name
+from pilot_tal.learners.base import FIDELITIES, Learner
+from pilot_tal.learners.config import CONFIGS, MethodConfig, config_dict, load_method_config, make_config
+from pilot_tal.learners.l2p import L2P
+
+_LEARNERS: dict[str, type[Learner]] = {"l2p": L2P}
+METHODS: tuple[str, ...] = tuple(_LEARNERS)
+
+__all__ = [
+    "FIDELITIES",
+    "METHODS",
+    "Learner",
+    "MethodConfig",
+    "build_learner",
+    "config_dict",
+    "load_method_config",
+    "make_config",
+]
+
+
+def build_learner(
+    method: str,
+    backbone: FrozenViT,
+    config: MethodConfig,
+    num_classes: int,
+    num_tasks: int,
+    fidelity: str = "pilot",
+) -> Learner:
+    """Builds a learner for a stream of `num_tasks` tasks with `num_classes` classes in all."""
+    if method not in _LEARNERS:
+        raise unknown_name("method", method, METHODS)
+    if fidelity not in FIDELITIES:
+        raise unknown_name("fidelity", fidelity, FIDELITIES)
+    if not isinstance(config, CONFIGS[method]):
+        raise PilotTalError(f"{method} needs a {CONFIGS[method].__name__}, got {type(config).__name__}")
+    if not 1 <= num_tasks <= num_classes:
+        raise PilotTalError(f"{num_tasks} tasks cannot share {num_classes} classes")
+    return _LEARNERS[method](backbone, config, num_classes, num_tasks, fidelity)

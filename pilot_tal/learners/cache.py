@@ -1,0 +1,55 @@
+"""Features of test images that never change, kept for the run."""
+
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+
+class FeatureCache:
+    """Features by test-image id, one table a key, in host memory.
+
+    Which ids are known is kept on the host as well, so that a hit costs no synchronisation with a device.
+    """
+
+    def __init__(self):
+        self._tables: dict[Hashable, tuple[Tensor, Tensor]] = {}
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._tables.clear()
+
+    def get(
+        self, key: Hashable, ids: Tensor | None, inputs: Tensor, compute: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Features [B, dim] of `inputs`; only rows with unknown ids are computed. Without ids: all of them."""
+        if ids is None:
+            return compute(inputs)
+        ids = ids.cpu()
+        known, table = self._table(key, int(ids.max()) + 1 if len(ids) else 0)
+        missing = ~known[ids]
+        if missing.all():
+            fresh = compute(inputs)
+            self._store(key, ids, fresh)
+            return fresh
+        if missing.any():
+            self._store(key, ids[missing], compute(inputs[missing.to(inputs.device)]))
+            known, table = self._tables[key]
+        return table[ids].to(inputs.device, non_blocking=True)
+
+    def _table(self, key: Hashable, size: int) -> tuple[Tensor, Tensor]:
+        known, table = self._tables.get(key, (torch.zeros(0, dtype=torch.bool), torch.zeros(0, 0)))
+        if size > len(known):
+            grown = max(size, 2 * len(known))
+            known = torch.cat((known, known.new_zeros(grown - len(known))))
+            table = torch.cat((table, table.new_zeros(grown - len(table), table.shape[1])))
+            self._tables[key] = known, table
+        return known, table
+
+    def _store(self, key: Hashable, ids: Tensor, features: Tensor) -> None:
+        known, table = self._tables[key]
+        if table.shape[1] == 0:
+            table = table.new_zeros(len(known), features.shape[1])
+        table[ids] = features.detach().to("cpu", torch.float32)
+        known[ids] = True
+        self._tables[key] = known, table

@@ -1,0 +1,146 @@
+"""The one training loop and the one evaluation loop: the engine runs them, and the replay of recordings does."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pilot_tal.errors import unknown_name
+from pilot_tal.learners import Learner, MethodConfig
+from pilot_tal.task import TaskInfo
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+class Criterion(Protocol):
+    """A loss as the loop sees it: told when a task begins, then called on the task's own logits."""
+
+    def begin_task(self, task: TaskInfo) -> None:
+        """Gets ready for a task."""
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss of logits [B, C] against targets 0 … C-1."""
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What `on_step` gets: places, learning rate, and the losses as tensors on the device, so nothing waits."""
+
+    epoch: int
+    step: int
+    lr: float
+    loss: Tensor
+    aux: Tensor
+
+
+def train_task(
+    learner: Learner,
+    criterion: Criterion,
+    task: TaskInfo,
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
+    *,
+    epochs: int,
+    config: MethodConfig,
+    device: torch.device | str,
+    precision: str = "fp32",
+    on_begin: Callable[[], None] | None = None,
+    on_step: Callable[[StepInfo], None] | None = None,
+) -> None:
+    """Trains one task, from `begin_task` to the last epoch; `end_task` is left to the caller.
+
+    Args:
+        learner: The learner, on `device`.
+        criterion: The loss; it sees the logits of the task's own classes and targets from 0.
+        task: The task that begins.
+        batches: Gives the batches (images, labels) of an epoch.
+        epochs: Number of epochs.
+        config: Optimizer and weight decay.
+        device: Where the batches go.
+        precision: Arithmetic on CUDA (fp32, tf32, bf16, fp16); a CPU always computes in float32.
+        on_begin: Called when learner and loss are ready and the optimizer is not yet built.
+        on_step: Called after every step.
+    """
+    device = torch.device(device)
+    check_precision(precision)
+    learner.begin_task(task)
+    criterion.begin_task(task)
+    if on_begin is not None:
+        on_begin()
+    optimizer = build_optimizer(learner.param_groups(), config)
+    bases = [group["lr"] for group in optimizer.param_groups]
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type == "cuda")
+    step = 0
+    for epoch in range(epochs):
+        for group, base in zip(optimizer.param_groups, bases, strict=True):
+            group["lr"] = learner.learning_rate(base, epoch, epochs)
+        learner.begin_epoch(epoch, epochs)
+        for x, y in batches(epoch):
+            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            with tensor_cores(device, precision):
+                with autocast(device, precision):
+                    logits, aux = learner.observe(x)
+                loss = criterion(logits.float(), y - task.first)
+                optimizer.zero_grad(set_to_none=True)
+                scaler.scale(loss + aux).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            learner.after_step()
+            if on_step is not None:
+                on_step(StepInfo(epoch, step, optimizer.param_groups[0]["lr"], loss.detach(), aux.detach()))
+            step += 1
+
+
+@torch.no_grad()
+def evaluate(
+    learner: Learner,
+    batches: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+    device: torch.device | str,
+    precision: str = "fp32",
+) -> tuple[Tensor, Tensor]:
+    """True and predicted labels of (images, labels, ids) batches, on the host."""
+    device = torch.device(device)
+    true, predicted = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long, device=device)]
+    for x, y, ids in batches:
+        with tensor_cores(device, precision), autocast(device, precision):
+            scores = learner.scores(x.to(device, non_blocking=True), ids)
+        true.append(y.cpu())
+        predicted.append(scores.argmax(dim=1))
+    return torch.cat(true), torch.cat(predicted).cpu()
+
+
+def build_optimizer(groups: list[dict[str, Any]], config: MethodConfig) -> torch.optim.Optimizer:
+    """A fresh optimizer over a learner's groups, with LAMDA-PILOT's settings."""
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=0.9, weight_decay=config.weight_decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+    return kind(groups, weight_decay=config.weight_decay)
+
+
+def check_precision(precision: str) -> None:
+    """Refuses an unknown name of an arithmetic."""
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Half-precision forward passes on CUDA (bf16, fp16); without effect elsewhere."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    return torch.autocast(device.type, dtype, enabled=dtype is not None and device.type == "cuda")
+
+
+@contextlib.contextmanager
+def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
+    """TF32 on CUDA for every precision but fp32, forward and backward; without effect elsewhere."""
+    check_precision(precision)
+    if device.type != "cuda" or precision == "fp32":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
