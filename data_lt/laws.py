@@ -65,17 +65,18 @@ def quotas(
 
 def check_seed(seed: int) -> None:
     """A seed is a whole number that NumPy's RandomState takes."""
-    if not _is_whole(seed) or not 0 <= seed < 2**32:
+    if not is_whole(seed) or not 0 <= seed < 2**32:
         raise PilotTalError(f"seed must be a whole number from 0 to 2^32 - 1, got {seed!r}")
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number, Python's or NumPy's."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _check(num_classes: int, n_max: int, n_min: int, shape: float) -> None:
     for name, value in (("num_classes", num_classes), ("n_max", n_max), ("n_min", n_min)):
-        if not _is_whole(value) or value < 1:
+        if not is_whole(value) or value < 1:
             raise PilotTalError(f"{name} must be a whole number of at least 1, got {value!r}")
     if n_min > n_max:
         raise PilotTalError(f"n_min must not exceed n_max, got n_min={n_min}, n_max={n_max}")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data_lt.laws import check_seed, quotas
+from data_lt.laws import check_seed, is_whole, quotas
 from pilot_tal.errors import PilotTalError
 
 
@@ -27,6 +27,14 @@ class Recipe:
     n_min: int = 2
     test_per_class: int = 10
     seed: int = 0
+
+    def __post_init__(self):
+        check_seed(self.seed)
+        if not is_whole(self.test_per_class) or self.test_per_class < 1:
+            raise PilotTalError(
+                f"test_per_class must be a whole number of at least 1, got {self.test_per_class!r}"
+            )
+        quotas(self.law, 1, self.n_min if self.n_max is None else self.n_max, self.n_min, self.shape)
 
     def quotas(self, num_classes: int) -> list[int]:
         """The training quotas, largest first."""
@@ -55,11 +63,6 @@ def split_pools(
         recipe: Law, sizes and seed.
         test_pools: Where test images have lists of their own; else they are taken out of `pools` first.
     """
-    check_seed(recipe.seed)
-    if not isinstance(recipe.test_per_class, int) or recipe.test_per_class < 1:
-        raise PilotTalError(
-            f"test_per_class must be a whole number of at least 1, got {recipe.test_per_class!r}"
-        )
     if not pools:
         raise PilotTalError("a long-tailed set needs at least one class, got none")
     classes = sorted(pools)

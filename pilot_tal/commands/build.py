@@ -179,8 +179,9 @@ def _compare(manifest: "Manifest", pool: "Pool") -> str:
     other = [f"{k} ({sizes[k]} images, officially {wanted[k]})" for k in wanted if sizes[k] != wanted[k]]
     where = f"these classes have other files: {shortened(other)}" if other else "file names differ"
     typer.echo(
-        f"{manifest.name}: NOT identical to the shipped manifest, since the images below {pool.layout.root} are not "
-        f"the official ones; {where}. All images of the shipped manifest are there, and a run uses that one."
+        f"{manifest.name}: NOT identical to the shipped manifest, since the images below "
+        f"{pool.layout.root} are not the official ones; {where}. "
+        "All images of the shipped manifest are there, and a run uses that one."
     )
     return "differs"
 

@@ -1,0 +1,112 @@
+"""The quotas against published counts, the given tables and the law's own formula."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lt_helpers import OFFICIAL
+from scipy.stats import ks_2samp
+
+from data_lt import CARDS, exponential_counts, pareto_counts
+from data_lt.laws import quotas
+from pilot_tal.errors import PilotTalError
+
+
+def read_counts(name):
+    with (OFFICIAL / name).open() as file:
+        return sorted((int(row["count"]) for row in csv.DictReader(file)), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "rho"), [("cub_lt", 1258, 20), ("imagenetr_lt", 10911, 81), ("food101_lt", 11770, 150)]
+)
+def test_profile_equals_the_expected_table(name, total, rho):
+    card = CARDS[name]
+    counts = pareto_counts(card.classes, card.n_max, card.n_min)
+    with (OFFICIAL / "lt_profiles.csv").open() as file:
+        expected = [int(row["quota"]) for row in csv.DictReader(file) if row["dataset"] == card.title]
+    assert counts == expected
+    assert sum(counts) == total
+    assert counts[0] / counts[-1] == rho == card.rho
+    assert all(type(count) is int for count in counts)
+
+
+def test_draw_gives_the_published_counts_of_places_lt():
+    drawn = pareto_counts(365, 4980, 5, shape=1.35, draw_seed=10)
+    assert drawn == read_counts("places_lt_counts.csv")
+    assert sum(drawn) == 62_500
+
+
+def test_profile_is_close_to_the_published_counts_of_imagenet_lt():
+    published = read_counts("imagenet_lt_counts.csv")
+    profile = pareto_counts(1000, 1280, 5)
+    assert sum(published) == 115_846 and sum(profile) == 111_683
+    assert ks_2samp(profile, published).statistic < 0.03
+    assert ks_2samp(exponential_counts(1000, 1280, 5), published).statistic > 0.1
+
+
+def test_exponential_is_cifar_lts():
+    # Cui et al. 2019: n_max * (1 / imbalance) ** (k / (C - 1)), here CIFAR-10-LT with imbalance 100.
+    assert exponential_counts(10, 5000, 50) == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert exponential_counts(1, 7, 3) == [7]
+
+
+sizes = st.tuples(st.integers(1, 300), st.integers(1, 500), st.integers(1, 500)).map(
+    lambda t: (t[0], max(t[1:]), min(t[1:]))
+)
+
+
+@given(
+    sizes, st.floats(0.5, 12), st.sampled_from(["profile", "draw", "exponential", "none"]), st.integers(0, 99)
+)
+def test_every_law_stays_in_its_bounds_and_is_sorted(size, shape, law, seed):
+    num_classes, n_max, n_min = size
+    counts = quotas(law, num_classes, n_max, n_min, shape, seed)
+    assert len(counts) == num_classes and counts[0] == n_max
+    assert counts == sorted(counts, reverse=True) and counts[-1] >= n_min
+    assert counts == quotas(law, num_classes, n_max, n_min, shape, seed)
+
+
+@given(sizes, st.floats(0.5, 12))
+def test_profile_is_the_laws_quantile_function(size, shape):
+    num_classes, n_max, n_min = size
+    p = (np.arange(1, num_classes + 1) - 0.3175) / (num_classes + 0.365)
+    x = np.expm1(-np.log(p) / shape)  # the Lomax quantile at 1 - p, written another way
+    exact = n_min + (n_max - n_min) * x / x[0]
+    counts = np.array(pareto_counts(num_classes, n_max, n_min, shape))
+    assert np.all(counts <= exact + 1e-6) and np.all(counts > exact - 1 - 1e-6)
+
+
+def test_draw_depends_on_its_seed_alone():
+    np.random.seed(1)
+    first = pareto_counts(50, 100, 2, draw_seed=4)
+    np.random.seed(2)
+    assert pareto_counts(50, 100, 2, draw_seed=4) == first != pareto_counts(50, 100, 2, draw_seed=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 5, 1), "num_classes"),
+        ((3, 5, 0), "n_min"),
+        ((3, 2.5, 1), "n_max"),
+        ((3, True, 1), "n_max"),
+        ((3, 4, 5), "n_min must not exceed n_max"),
+        ((3, 5, 1, 0), "shape"),
+        ((3, 5, 1, math.nan), "shape"),
+        ((3, 5, 1, "6"), "shape"),
+        ((3, 5, 1, 6.0, -1), "seed"),
+        ((3, 5, 1, 6.0, 2**32), "seed"),
+    ],
+)
+def test_wrong_numbers_are_named(arguments, words):
+    with pytest.raises(PilotTalError, match=words):
+        pareto_counts(*arguments)
+
+
+def test_unknown_law_suggests_the_nearest():
+    with pytest.raises(PilotTalError, match="did you mean 'exponential'"):
+        quotas("exponental", 3, 5, 1)
