@@ -3,10 +3,20 @@
 from pilot_tal.backbone import FrozenViT
 from pilot_tal.errors import PilotTalError, unknown_name
 from pilot_tal.learners.base import FIDELITIES, Learner
+from pilot_tal.learners.coda_prompt import CODAPrompt
 from pilot_tal.learners.config import CONFIGS, MethodConfig, config_dict, load_method_config, make_config
+from pilot_tal.learners.dualprompt import DualPrompt
 from pilot_tal.learners.l2p import L2P
+from pilot_tal.learners.lae import LAE
+from pilot_tal.learners.mos import MOS
 
-_LEARNERS: dict[str, type[Learner]] = {"l2p": L2P}
+_LEARNERS: dict[str, type[Learner]] = {
+    "l2p": L2P,
+    "dualprompt": DualPrompt,
+    "coda_prompt": CODAPrompt,
+    "lae": LAE,
+    "mos": MOS,
+}
 METHODS: tuple[str, ...] = tuple(_LEARNERS)
 
 __all__ = [

@@ -1,0 +1,88 @@
+"""DualPrompt: G-prompts for all tasks and one E-prompt a task, as key/value prefixes of the first blocks."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pilot_tal.backbone import BlockExtras, FrozenViT
+from pilot_tal.learners.base import vit_head
+from pilot_tal.learners.config import DualPromptConfig
+from pilot_tal.learners.pool import PoolLearner
+
+
+def e_prefixes(prompt: Tensor, ids: Tensor, batch: int, mixed: bool) -> Tensor:
+    """Prefixes [layers, B, 2, k * length, heads, head_dim] of picked E-prompts; index 2 is key, value.
+
+    Args:
+        prompt: The pool [layers, 2, size, length, heads, head_dim].
+        ids: Picked prompts, [k] for the whole batch or [B, k].
+        batch: B.
+        mixed: LAMDA-PILOT's layout. It reshapes [2, B] to [B, 2] instead of swapping the axes, so that the first
+            half of a batch gets slot 0 as key and as value, the second half slot 1 (and, with picks that differ
+            between samples, prompts of other samples).
+    """
+    picked = prompt[:, :, ids.expand(batch, -1)].flatten(3, 4)  # [layers, 2, B, k * length, heads, head_dim]
+    if mixed:
+        return picked.reshape(picked.shape[0], batch, 2, *picked.shape[3:])
+    return picked.transpose(1, 2)
+
+
+class DualPrompt(PoolLearner):
+    """DualPrompt (Wang et al., ECCV 2022)."""
+
+    config: DualPromptConfig
+    pool_axis = 2
+
+    def __init__(
+        self, backbone: FrozenViT, config: DualPromptConfig, num_classes: int, num_tasks: int, fidelity: str
+    ):
+        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
+        heads = (backbone.num_heads, backbone.head_dim)
+        g_layers, e_layers = len(config.g_prompt_layer_idx), len(config.e_prompt_layer_idx)
+        self.g_prompt = self.init_pool(g_layers, 2, config.g_prompt_length, *heads)
+        self.prompt = self.init_pool(e_layers, 2, config.size, config.length, *heads)
+        self.prompt_key = self.init_pool(config.size, backbone.dim)
+        self.head = vit_head(backbone.dim, num_classes)
+        # Blocks take the G- and E-prompts in their order; a block asked for twice gets the G-prompt.
+        depth = range(backbone.depth)
+        self.g_blocks = [block for block in depth if block in config.g_prompt_layer_idx]
+        self.e_blocks = [block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks]
+
+    def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""
+        tokens = self.backbone.embed(x)
+        features, similarity = self._features(tokens, lambda: self.backbone.query(tokens), training=True)
+        return self.task_logits(features, self.head), self.pull_loss(similarity)
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Logits of all classes seen."""
+        tokens = self.backbone.embed(x)
+        features, _ = self._features(tokens, lambda: self.cached_query(tokens, ids), training=False)
+        return self.seen_logits(features, self.head)
+
+    def _features(
+        self, tokens: Tensor, query: Callable[[], Tensor], training: bool
+    ) -> tuple[Tensor, Tensor]:
+        chosen, similarity = self.select(tokens, query, training)
+        prefixes = e_prefixes(self.prompt, chosen, len(tokens), mixed=self.fidelity == "pilot")
+        extras = {b: _prefix(self.g_prompt[i].unsqueeze(0)) for i, b in enumerate(self.g_blocks)}
+        extras |= {b: _prefix(prefixes[i]) for i, b in enumerate(self.e_blocks)}
+        return self.backbone.run(tokens, extras)[:, 0], similarity
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Prompts, keys and classifier."""
+        return {
+            "backbone.g_prompt": self.g_prompt,
+            "backbone.e_prompt.prompt": self.prompt,
+            "backbone.e_prompt.prompt_key": self.prompt_key,
+            "backbone.head.weight": self.head.weight,
+            "backbone.head.bias": self.head.bias,
+        }
+
+
+def _prefix(prompt: Tensor) -> BlockExtras:
+    """A prefix from [B or 1, 2, m, heads, head_dim]."""
+    key, value = prompt.transpose(2, 3).unbind(dim=1)
+    return BlockExtras(prefix=(key, value))

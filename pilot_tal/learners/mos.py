@@ -1,0 +1,299 @@
+"""MOS: an adapter set a task, merged with the earlier ones; at test time each image finds its own adapter."""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pilot_tal.backbone import BlockExtras, FrozenViT
+from pilot_tal.errors import PilotTalError
+from pilot_tal.learners.base import Images, Learner, cosine_annealing, vit_head
+from pilot_tal.learners.config import MOSConfig
+from pilot_tal.learners.mos_statistics import ClassStatistics, class_statistics
+from pilot_tal.task import TaskInfo
+
+HEAD_RATE = 0.1
+TEMPERATURE = 0.8
+ROUNDS = 4
+SAMPLES_PER_IMAGE = 5
+_STATISTICS = "statistics."
+
+
+class AdapterSet(nn.Module):
+    """Bottlenecks parallel to the MLP of every block; each of the four tensors is stacked over the blocks."""
+
+    PARTS = ("down_proj.weight", "down_proj.bias", "up_proj.weight", "up_proj.bias")
+
+    def __init__(self, depth: int, dim: int, width: int):
+        super().__init__()
+        down = torch.empty(depth, width, dim).uniform_(-1 / math.sqrt(dim), 1 / math.sqrt(dim))
+        zeros = (torch.zeros(depth, width), torch.zeros(depth, dim, width), torch.zeros(depth, dim))
+        self.parts = nn.ParameterList([down, *zeros])
+
+    def named(self, prefix: str) -> dict[str, Tensor]:
+        """Its tensors under LAMDA-PILOT's names."""
+        return {
+            f"{prefix}.{block}.{name}": part[block]
+            for block in range(len(self.parts[0]))
+            for name, part in zip(self.PARTS, self.parts, strict=True)
+        }
+
+
+def self_refined(first: Tensor, task_of: Tensor) -> Tensor:
+    """The adapter each sample ends with, in at most four rounds.
+
+    Args:
+        first: Adapter to begin with [B].
+        task_of: Task of the best class under each adapter [B, adapters].
+    """
+    adapter = first
+    for _ in range(ROUNDS - 1):
+        adapter = task_of.gather(1, adapter.unsqueeze(1)).squeeze(1)  # a fixed point stays where it is
+    return adapter
+
+
+class MOS(Learner):
+    """Model Surgery (Sun et al., AAAI 2025)."""
+
+    config: MOSConfig
+
+    def __init__(self, backbone: FrozenViT, config: MOSConfig, num_classes: int, num_tasks: int, fidelity: str):
+        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
+        self.cur = AdapterSet(backbone.depth, backbone.dim, config.ffn_num)
+        self.finished = nn.ModuleList()
+        self.head = vit_head(backbone.dim, num_classes)
+        self.register_buffer("prototypes", torch.zeros(0, backbone.dim))
+        self.register_buffer("sigma", torch.ones(1))
+        self.classes: dict[int, ClassStatistics] = {}
+        self.draws: Callable[[int], Iterable[tuple[Tensor, Tensor]]] = self.gaussian_batches
+        self._old_means = torch.zeros(0, backbone.dim)
+        self._mean_parts: list[Tensor] = []
+
+    # Training.
+
+    def begin_task(self, task: TaskInfo) -> None:
+        """Makes room for the task's prototypes and fixes the mean adapter it is merged with."""
+        if task.first > 0 and not self.classes:
+            raise PilotTalError("MOS cannot go on from tensors alone: the statistics of the old classes are missing")
+        super().begin_task(task)
+        self.prototypes = torch.cat((self.prototypes, self.prototypes.new_zeros(task.num_classes, self.backbone.dim)))
+        means = [known.means for known in self.classes.values()]
+        self._old_means = torch.cat(means) if means else self.prototypes.new_zeros(0, self.backbone.dim)
+        self._mean_parts = self.mean_parts(task.index) if task.index > 0 else []
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Adapters at the full learning rate, the classifier at a tenth."""
+        rate = self.config.init_lr
+        return [
+            {"params": list(self.cur.parameters()), "lr": rate},
+            {"params": list(self.head.parameters()), "lr": HEAD_RATE * rate},
+        ]
+
+    def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the task's classes; the auxiliary loss tells features from each other and from old means."""
+        parts = self._contracted() if self.fidelity == "pilot" and self._mean_parts else list(self.cur.parts)
+        features = self.features(self.backbone.embed(x), parts, dropout=True)
+        rows = torch.cat((self._old_means, features.float()))
+        similarity = rows @ rows.t() / TEMPERATURE
+        apart = F.cross_entropy(similarity, torch.arange(len(rows), device=rows.device))
+        return self.task_logits(features, self.head), self.config.reg * apart
+
+    def _contracted(self) -> list[Tensor]:
+        """The adapters as the blocks of LAMDA-PILOT see them, and what its forward pass leaves behind.
+
+        There every block first pulls the stored tensors of all blocks towards the mean of the finished ones. Block
+        l so works with mean + (1-μ)^(l+1) (W - mean), its gradient goes to W as it is, and after the last block
+        W = mean + (1-μ)^depth (W - mean) is what the optimizer finds.
+        """
+        keep = 1 - self.config.adapter_momentum
+        powers = keep ** torch.arange(1, self.backbone.depth + 1, device=self._old_means.device)
+        seen = []
+        for part, mean in zip(self.cur.parts, self._mean_parts, strict=True):
+            with torch.no_grad():
+                distance = part - mean
+                value = mean + powers.view(-1, *[1] * (part.ndim - 1)) * distance
+            seen.append(value + (part - part.detach()))  # the value, with the gradient of `part`
+            with torch.no_grad():
+                part.copy_(mean + keep**self.backbone.depth * distance)
+        return seen
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Merges: pulls the current adapters towards the mean of the finished ones."""
+        momentum = self.config.adapter_momentum
+        for part, mean in zip(self.cur.parts, self._mean_parts, strict=False):
+            part.mul_(1 - momentum).add_(mean, alpha=momentum)
+
+    def end_task(self, images: Images) -> None:
+        """Keeps a snapshot, learns the classes' statistics and prototypes, and aligns the classifier."""
+        self.finished.append(copy.deepcopy(self.cur).requires_grad_(False))
+        if self.fidelity == "pilot" and self._mean_parts:
+            # The statistics pass of LAMDA-PILOT contracts the current adapters to their limit.
+            with torch.no_grad():
+                for part, mean in zip(self.cur.parts, self._mean_parts, strict=True):
+                    part.copy_(mean)
+        features, prototypes, labels = self._training_features(images)
+        for label in range(self.task.first, self.task.stop):
+            own = labels == label
+            if bool(own.any()):
+                method, centroids = self.config.ca_storage_efficient_method, self.config.n_centroids
+                self.classes[label] = class_statistics(features[own], method, centroids)
+                self.prototypes[label] = prototypes[own].mean(dim=0)
+        if self.task.index > 0:
+            self._align()
+
+    @torch.no_grad()
+    def _training_features(self, images: Images) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of the task's images for the statistics and for the prototypes, and their labels."""
+        device = self.sigma.device
+        last, first = self.adapter_parts(self.task.index), self.adapter_parts(0)
+        # LAMDA-PILOT computes prototypes in training mode from the second task on.
+        dropout = self.fidelity == "pilot" and self.task.index > 0
+        collected: tuple[list[Tensor], ...] = ([], [], [])
+        for x, y in images():
+            tokens = self.backbone.embed(x.to(device))
+            features = self.features(tokens, last)
+            same = self.task.index == 0
+            collected[0].append(features)
+            collected[1].append(features if same else self.features(tokens, first, dropout=dropout))
+            collected[2].append(y.to(device))
+        return tuple(torch.cat(part) for part in collected)
+
+    def _align(self) -> None:
+        """Trains the classifier alone on features drawn for all classes seen; always cross-entropy."""
+        config = self.config
+        optimizer = torch.optim.SGD(
+            self.head.parameters(), lr=config.ca_lr, momentum=0.9, weight_decay=config.weight_decay
+        )
+        for epoch in range(config.crct_epochs):
+            optimizer.param_groups[0]["lr"] = cosine_annealing(config.ca_lr, epoch, config.crct_epochs)
+            for features, labels in self.draws(epoch):
+                loss = F.cross_entropy(self.seen_logits(features, self.head), labels)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+
+    @torch.no_grad()
+    def gaussian_batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """As many mini-batches as classes seen, shuffled over everything that could be drawn for them.
+
+        Each centroid offers the same number of features. Which of them are used is settled first, so that only
+        those are drawn.
+        """
+        skip = self.fidelity == "pilot"
+        sources = [(label, k) for label, known in self.classes.items() for k in known.drawable(skip)]
+        size = SAMPLES_PER_IMAGE * self.config.batch_size
+        chosen = torch.randperm(len(sources) * size)[: self.seen * size] // size
+        device, dim = self.sigma.device, self.backbone.dim
+        features, labels = torch.empty(len(chosen), dim, device=device), torch.empty_like(chosen)
+        for index, (label, centroid) in enumerate(sources):
+            rows = (chosen == index).nonzero().squeeze(1)
+            features[rows.to(device)] = self.classes[label].draw(centroid, len(rows))
+            labels[rows] = label
+        yield from zip(features.split(size), labels.to(device).split(size), strict=True)
+
+    # Evaluation.
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
+        """The classifier under the adapter each image finds, joined with the prototypes under adapter 0."""
+        tokens = self.backbone.embed(x)
+        adapters = len(self.stops)
+        features = torch.stack([self._adapter_features(i, tokens, ids) for i in range(adapters)], dim=1)
+        prototypes = F.normalize(self.prototypes[: self.seen], dim=1)
+        similarity = self.sigma * F.linear(F.normalize(features[:, 0], dim=1), prototypes)
+        logits = self.seen_logits(features, self.head)  # [B, adapters, classes]
+        stops = torch.tensor(self.stops, device=x.device)
+        first, task_of = (torch.bucketize(z.argmax(dim=-1), stops, right=True) for z in (similarity, logits))
+        rows = torch.arange(len(x), device=x.device)
+        refined = logits[rows, self_refined(first, task_of)]
+        if not self.config.ensemble:
+            return refined
+        return refined.softmax(dim=1) + (adapters * similarity).softmax(dim=1)
+
+    def _adapter_features(self, index: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
+        """Test features under one adapter; those of a finished task never change."""
+        if index >= len(self.finished):
+            return self.features(tokens, list(self.cur.parts))
+        parts = self.adapter_parts(index)
+        return self.cache.get(("adapter", index), ids, tokens, lambda rows: self.features(rows, parts))
+
+    def adapter_parts(self, index: int) -> list[Tensor]:
+        """The adapters a finished task is represented by: its own, or what LAMDA-PILOT's evaluation makes of them.
+
+        There every pass pulls the snapshot of task i ≥ 1 towards the mean of those before it, and after a few
+        batches that mean is all that is left.
+        """
+        if self.fidelity == "pilot" and index > 0:
+            return self.mean_parts(index)
+        return list(self.finished[index].parts)
+
+    def mean_parts(self, count: int) -> list[Tensor]:
+        """Mean of the first `count` snapshots."""
+        sets = [self.finished[i].parts for i in range(count)]
+        return [torch.stack(parts).mean(dim=0) for parts in zip(*sets, strict=True)]
+
+    def features(self, tokens: Tensor, parts: Sequence[Tensor], dropout: bool = False) -> Tensor:
+        """CLS features [B, dim] under an adapter set."""
+        scale, drop = self.config.adapter_scale, self.config.adapter_dropout if dropout else 0.0
+
+        def adapter(down: Tensor, down_bias: Tensor, up: Tensor, up_bias: Tensor) -> Callable[[Tensor], Tensor]:
+            def apply(x: Tensor) -> Tensor:
+                hidden = F.dropout(F.relu(F.linear(x, down, down_bias)), drop, training=drop > 0)
+                return scale * F.linear(hidden, up, up_bias)
+
+            return apply
+
+        blocks = zip(*(part.unbind(0) for part in parts), strict=True)
+        extras = {i: BlockExtras(mlp_adapter=adapter(*tensors)) for i, tensors in enumerate(blocks)}
+        return self.backbone.run(tokens, extras)[:, 0]
+
+    # Tensors by name.
+
+    def grow_to(self, stops: Sequence[int]) -> None:
+        """Makes room for the snapshots and prototypes of finished tasks."""
+        super().grow_to(stops)
+        self.finished = nn.ModuleList(copy.deepcopy(self.cur).requires_grad_(False) for _ in stops)
+        self.prototypes = self.prototypes.new_zeros(stops[-1] if stops else 0, self.backbone.dim)
+        self.classes = {}
+
+    def tensors_replaced(self) -> None:
+        """Features kept under the old adapters are void."""
+        self.cache.clear()
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Classifier, snapshots, current adapters and prototypes."""
+        named: dict[str, Tensor] = {"backbone.head.weight": self.head.weight, "backbone.head.bias": self.head.bias}
+        for task, adapters in enumerate(self.finished):
+            named |= adapters.named(f"backbone.adapter_list.{task}")
+        named |= self.cur.named("backbone.cur_adapter")
+        return named | {"fc.weight": self.prototypes, "fc.sigma": self.sigma}
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Mean and covariance of every class known."""
+        named: dict[str, Tensor] = {}
+        for label, known in self.classes.items():
+            named[f"class_mean.{label}"] = known.means.squeeze(0)
+            named[f"class_cov.{label}"] = known.covariance()
+        return named
+
+    def checkpoint_state(self) -> dict[str, Tensor]:
+        """Adds the classes' statistics."""
+        state = super().checkpoint_state()
+        for label, known in self.classes.items():
+            state |= {f"{_STATISTICS}{label}.{name}": value.clone() for name, value in known.tensors().items()}
+        return state
+
+    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up the state that `checkpoint_state` gave."""
+        super().load_checkpoint_state({k: v for k, v in state.items() if not k.startswith(_STATISTICS)})
+        by_class: dict[int, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            if key.startswith(_STATISTICS):
+                label, name = key.removeprefix(_STATISTICS).split(".")
+                by_class.setdefault(int(label), {})[name] = value.to(self.sigma.device)
+        self.classes = {label: ClassStatistics.from_tensors(by_class[label]) for label in sorted(by_class)}
