@@ -7,6 +7,7 @@ import typer
 from pilot_tal import __version__
 from pilot_tal.commands.build import build
 from pilot_tal.commands.replay import replay
+from pilot_tal.commands.report import report
 from pilot_tal.errors import PilotTalError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 app.command("build")(build)
 app.command("replay")(replay)
+app.command("report")(report)
 
 
 def main() -> None:

@@ -1,0 +1,68 @@
+"""The paper's numbers with pretrained models, and where ours may stand beside them."""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from pilot_tal.report.study import Arm, Setting
+from pilot_tal.report.text import number
+
+CLASSES = {"cub_lt": 200, "imagenetr_lt": 200, "food101_lt": 101}
+EPOCHS = 20
+BACKBONE = "vit_base_patch16_224"
+
+
+@dataclass(frozen=True)
+class PaperNumbers:
+    """A_Mean and A_Tail as fractions."""
+
+    a_mean: float
+    a_tail: float
+
+
+@cache
+def paper_table() -> dict[tuple[str, str, int, str], PaperNumbers]:
+    """(method, dataset, tasks, loss) → the paper's numbers."""
+    text = (files("pilot_tal.report") / "paper_ptm_table.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return {
+        (row["method"], row["dataset"], int(row["tasks"]), row["loss"]): PaperNumbers(
+            float(row["a_mean"]) / 100, float(row["a_tail"]) / 100
+        )
+        for row in rows
+    }
+
+
+def departures(setting: Setting, arm: Arm) -> list[str]:
+    """What keeps an arm from being the paper's setting, where the paper has the dataset and the method."""
+    shared = dict(arm.shared)
+    found = []
+    classes = sum(setting.task_sizes)
+    if classes != CLASSES[setting.dataset]:
+        found.append(f"{number(classes, 'class', 'classes')} instead of {CLASSES[setting.dataset]}")
+    if setting.fidelity != "pilot":
+        found.append(f"fidelity {setting.fidelity} instead of pilot")
+    epochs = _value(shared, "epochs", "tuned_epoch")
+    if epochs not in (None, str(EPOCHS)):
+        found.append(f"{epochs} epochs instead of {EPOCHS}")
+    backbone = _value(shared, "backbone", "backbone_type", "name")
+    if backbone is not None and not backbone.removeprefix("pretrained_").startswith(BACKBONE):
+        found.append(f"backbone {backbone} instead of {BACKBONE}")
+    return found
+
+
+def in_paper(setting: Setting) -> bool:
+    """Whether the paper's table has this dataset, method and number of tasks."""
+    return (setting.method, setting.dataset, len(setting.task_sizes), "ce") in paper_table()
+
+
+def paper_numbers(setting: Setting, arm: Arm) -> PaperNumbers | None:
+    """The paper's numbers for this arm; None where it has none or the setting is not the paper's."""
+    key = (setting.method, setting.dataset, len(setting.task_sizes), arm.loss)
+    return paper_table().get(key) if in_paper(setting) and not departures(setting, arm) else None
+
+
+def _value(config: dict[str, str], *names: str) -> str | None:
+    """The config value of which the last part of the key is one of `names`."""
+    return next((value for key, value in config.items() if key.split(".")[-1] in names), None)

@@ -1,0 +1,292 @@
+"""Runs sorted into settings, and each setting's runs into arms that can be compared.
+
+A setting is a dataset, a method, its tasks and a fidelity. An arm is what differs inside one: the engine, the
+loss and any other value of the config, over several seeds. Two arms are compared on the seeds they share.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pilot_tal.metrics import Difference, Spread, paired_difference, rank_classes, spread, summarize
+from pilot_tal.report.text import DATASETS, ENGINES, LOSSES, METHODS, clean, number, slug
+from pilot_tal.rundir import Run, find_runs, load_run
+
+BASELINE = "ce"
+# Keys of a config that name the run or the machine, not what was trained.
+_NOT_COMPARED = {
+    *("dataset", "method", "loss", "losses", "seed", "seeds", "fidelity", "tasks", "engine"),
+    *("output", "device", "workers", "cache", "data_root"),
+}
+
+Values = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run and its metrics."""
+
+    run: Run
+    metrics: dict[str, Any]
+
+
+@dataclass
+class Arm:
+    """Runs that differ in nothing but the seed; `own` holds the loss's config values, `shared` the others."""
+
+    engine: str
+    loss: str
+    shared: Values
+    own: Values
+    label: str = ""
+    variant: str = ""
+    own_variant: str = ""
+    results: dict[int, Result] = field(default_factory=dict)
+    unfinished: list[Run] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the finished runs."""
+        return sorted(self.results)
+
+    def values(self, metric: str) -> dict[int, float]:
+        """The metric of each finished run that has it."""
+        found = {seed: self.results[seed].metrics.get(metric) for seed in self.seeds}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def spread(self, metric: str) -> Spread | None:
+        """Mean and deviation over the finished seeds; None where no run has the metric."""
+        values = self.values(metric)
+        return spread(list(values.values())) if values else None
+
+    def only(self, seeds: Iterable[int]) -> "Arm":
+        """The same arm with the finished runs of some seeds."""
+        return replace(self, results={seed: self.results[seed] for seed in seeds})
+
+    def mean_over_seeds(self, metric: str) -> np.ndarray:
+        """Mean of a metric that is a list or a matrix."""
+        return np.mean([np.array(self.results[s].metrics[metric], dtype=float) for s in self.seeds], axis=0)
+
+    def by_class(self, metric: str) -> np.ndarray:
+        """Mean over seeds of a per-class metric, by ascending original class index; NaN where undefined."""
+        rows = []
+        for result in self.results.values():
+            values = np.array(result.metrics["per_class"][metric], dtype=float)
+            rows.append(values[np.argsort(result.run.info.class_order)])
+        table = np.array(rows)
+        known = (~np.isnan(table)).sum(axis=0)
+        return np.divide(np.nansum(table, axis=0), known, out=np.full(len(known), np.nan), where=known > 0)
+
+
+@dataclass
+class Setting:
+    """What was learnt: a dataset by a method, in tasks, with a fidelity."""
+
+    dataset: str
+    method: str
+    task_sizes: tuple[int, ...]
+    fidelity: str
+    originals: tuple[int, ...]
+    arms: list[Arm] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """`CUB-LT · L2P · 5 tasks · pilot`."""
+        return f"{self.dataset_name} · {self.method_name} · {self.tasks_name} · {clean(self.fidelity)}"
+
+    @property
+    def dataset_name(self) -> str:
+        """Display name of the dataset."""
+        return DATASETS.get(self.dataset, clean(self.dataset))
+
+    @property
+    def method_name(self) -> str:
+        """Display name of the method."""
+        return METHODS.get(self.method, clean(self.method))
+
+    @property
+    def tasks_name(self) -> str:
+        """`5 tasks`."""
+        return number(len(self.task_sizes), "task")
+
+    @property
+    def slug(self) -> str:
+        """File name of the setting; unique, for it holds the number of classes and the first task."""
+        sizes = f"{sum(self.task_sizes)}c-{len(self.task_sizes)}t-{self.task_sizes[0]}"
+        return slug(f"{self.dataset} {self.method} {sizes} {self.fidelity}")
+
+    def finished_arms(self) -> list[Arm]:
+        """Arms with at least one finished run."""
+        return [arm for arm in self.arms if arm.results]
+
+    def compared_arms(self) -> list[Arm]:
+        """Arms that have a baseline with which they share seeds."""
+        return [arm for arm in self.finished_arms() if self.pairs(arm)]
+
+    def baseline(self, arm: Arm) -> Arm | None:
+        """The arm trained with CE and otherwise alike."""
+        if arm.loss == BASELINE:
+            return None
+        alike = (a for a in self.arms if (a.loss, a.engine, a.shared) == (BASELINE, arm.engine, arm.shared))
+        return next(alike, None)
+
+    def pairs(self, arm: Arm) -> list[int]:
+        """Seeds finished by the arm and by its baseline on the same data."""
+        base = self.baseline(arm)
+        if base is None:
+            return []
+        return [s for s in arm.seeds if s in base.results and same_data(arm.results[s].run, base.results[s].run)]
+
+    def difference(self, arm: Arm, metric: str) -> Difference | None:
+        """The arm minus its baseline, paired by seed."""
+        base, seeds = self.baseline(arm), self.pairs(arm)
+        if base is None or not seeds:
+            return None
+        mine, other = arm.values(metric), base.values(metric)
+        return paired_difference({s: v for s, v in mine.items() if s in seeds}, other)
+
+    def reference(self) -> Run:
+        """The run whose class names and counts are shown: a finished one of this program, if there is any."""
+        finished = [result.run for arm in self.arms for result in arm.results.values()]
+        unfinished = [run for arm in self.arms for run in arm.unfinished]
+        return min(finished or unfinished, key=lambda run: run.info.engine != "native")
+
+    def classes(self) -> "Classes":
+        """The classes, by ascending original index."""
+        info = self.reference().info
+        place = np.argsort(info.class_order)
+        counts = np.array(info.train_counts)[place]
+        rank = rank_classes(counts, self.originals)
+        return Classes(np.array(self.originals), [clean(info.class_names[k]) for k in place], counts, rank)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """All classes of a setting by ascending original index, and their places from rare to frequent."""
+
+    originals: np.ndarray
+    names: list[str]
+    counts: np.ndarray
+    rank: np.ndarray
+
+    @property
+    def tail(self) -> np.ndarray:
+        """True for the tail."""
+        return np.isin(np.arange(len(self.rank)), self.rank[: len(self.rank) // 2])
+
+
+@dataclass
+class Study:
+    """All settings of a report, and remarks about the runs themselves."""
+
+    settings: list[Setting]
+    remarks: list[str]
+
+    @property
+    def finished(self) -> list[Setting]:
+        """Settings with a finished run."""
+        return [setting for setting in self.settings if setting.finished_arms()]
+
+
+def load_study(paths: "Study | Iterable[str | Path]") -> Study:
+    """Reads all runs at or below `paths`; what was read before is passed through."""
+    if isinstance(paths, Study):
+        return paths
+    return make_study([load_run(path) for path in find_runs(paths)])
+
+
+def make_study(runs: Sequence[Run]) -> Study:
+    """Sorts runs into settings and arms."""
+    settings: dict[tuple, Setting] = {}
+    arms: dict[tuple, Arm] = {}
+    remarks: list[str] = []
+    for run in runs:
+        info = run.info
+        key = (info.dataset, info.method, info.task_sizes, info.fidelity, tuple(sorted(info.class_order)))
+        setting = settings.setdefault(key, Setting(*key))
+        identity = (info.engine, info.loss, *_config_values(run))
+        if (key, identity) not in arms:
+            arms[key, identity] = Arm(*identity)
+            setting.arms.append(arms[key, identity])
+        _add(arms[key, identity], run, remarks)
+    for setting in settings.values():
+        setting.arms.sort(key=lambda a: (_place(ENGINES, a.engine), a.shared, _place(LOSSES, a.loss), a.own))
+        _label(setting.arms)
+    ordered = sorted(settings.values(), key=_setting_order)
+    return Study(ordered, remarks)
+
+
+def same_data(a: Run, b: Run) -> bool:
+    """Same classes in the same order, as many training images, and the same test images."""
+    same_lists = (a.info.class_order, a.info.train_counts) == (b.info.class_order, b.info.train_counts)
+    return same_lists and all(
+        np.array_equal(np.bincount(x[0]), np.bincount(y[0]))
+        for x, y in zip(a.predictions, b.predictions, strict=True)
+    )
+
+
+def _add(arm: Arm, run: Run, remarks: list[str]) -> None:
+    info = run.info
+    if not run.finished or len(run.predictions) < info.num_tasks:
+        arm.unfinished.append(run)
+    elif info.seed in arm.results:
+        kept = arm.results[info.seed].run
+        remarks.append(f"{clean(run.path.name)} repeats {clean(kept.path.name)} and was left out.")
+    else:
+        metrics = summarize(run.predictions, info.task_sizes, info.train_counts, info.class_order)
+        arm.results[info.seed] = Result(run, metrics)
+
+
+def _config_values(run: Run) -> tuple[Values, Values]:
+    """The config values that matter, apart from and belonging to the loss."""
+    shared, own = [], []
+    for key, value in sorted(_flatten(run.config)):
+        section = key.split(".")[0]
+        if key in _NOT_COMPARED:
+            continue
+        if section in ("loss", run.info.loss):
+            own.append((key, value))
+        elif section not in LOSSES:
+            shared.append((key, value))
+    return tuple(shared), tuple(own)
+
+
+def _flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value if isinstance(value, str) else json.dumps(value)
+
+
+def _label(arms: list[Arm]) -> None:
+    """Names each arm by its loss and whatever else tells it from the others."""
+    engines = {arm.engine for arm in arms}
+    for arm in arms:
+        mates = [a for a in arms if a.engine == arm.engine]
+        arm.variant = ", ".join(_distinct([a.shared for a in mates], arm.shared))
+        arm.own_variant = ", ".join(_distinct([a.own for a in mates if a.loss == arm.loss], arm.own))
+        engine = ENGINES.get(arm.engine, arm.engine) if len(engines) > 1 else ""
+        extra = [text for text in (engine, arm.variant, arm.own_variant) if text]
+        name = LOSSES.get(arm.loss, arm.loss)
+        arm.label = clean(f"{name} ({', '.join(extra)})" if extra else name)
+
+
+def _distinct(all_values: list[Values], values: Values) -> list[str]:
+    """`key=value` for each key on which the arms do not agree."""
+    common = set.intersection(*(set(v) for v in all_values))
+    return [f"{key}={value}" for key, value in values if (key, value) not in common]
+
+
+def _place(known: dict[str, str], name: str) -> tuple[int, str]:
+    """Sorts known names in their order and others behind them."""
+    return (list(known).index(name) if name in known else len(known), name)
+
+
+def _setting_order(setting: Setting) -> tuple:
+    names = (_place(DATASETS, setting.dataset), _place(METHODS, setting.method))
+    return (*names, len(setting.task_sizes), setting.task_sizes, setting.fidelity, setting.originals)

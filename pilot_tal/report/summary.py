@@ -1,0 +1,41 @@
+"""The comparison on the terminal."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pilot_tal.report.study import Setting, Study, load_study
+from pilot_tal.report.text import with_deviation, with_interval
+from pilot_tal.report.words import lead_sentences, setting_caveats, study_caveats
+
+
+def print_summary(run_paths: Study | Iterable[str | Path], console: Console | None = None) -> None:
+    """Prints what each loss did to the tail, in a table a setting, and what was not reached."""
+    console = console or Console()
+    study = load_study(run_paths)
+    for setting in study.finished:
+        console.print(_table(setting))
+        for caveat in setting_caveats(setting):
+            console.print(Text(f"  ! {caveat}"))
+    for caveat in study_caveats(study):
+        console.print(Text(f"  ! {caveat}"))
+    for sentence in lead_sentences(study):
+        console.print(Text(sentence, style="bold"))
+
+
+def _table(setting: Setting) -> Table:
+    """Names go in as `Text`, for brackets in them are not markup."""
+    table = Table(title=Text(setting.title), box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("Loss")
+    for name in ("Seeds", "A_Mean", "A_Tail", "A_Head", "A_Tail − CE (95 %)"):
+        table.add_column(name, justify="right")
+    for arm in setting.finished_arms():
+        spreads = [arm.spread(key) for key in ("a_mean", "a_tail", "a_head")]
+        numbers = ["–" if spread is None else with_deviation(spread, 1) for spread in spreads]
+        found = setting.difference(arm, "a_tail")
+        table.add_row(Text(arm.label), str(len(arm.seeds)), *numbers, with_interval(found, 1) if found else "")
+    return table

@@ -1,0 +1,126 @@
+"""Matplotlib figures as SVG: one look, the same bytes every time, and at home on a light or a dark page."""
+
+import io
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pilot_tal.report.study import Arm
+
+WIDTH = 5.2  # inches; at 72 units an inch about as wide as a phone, so that text is never shrunk below its size
+INK = "#010203"  # stands for the page's text colour, which `inline` puts in its place
+_PRINT_INK = "#1b1f24"
+
+# Okabe and Ito's palette, which stays apart for colour-blind readers.
+_COLOURS = {
+    "ce": "#0072b2",
+    "tal": "#d55e00",
+    "balanced_softmax": "#009e73",
+    "logit_adjustment": "#cc79a7",
+    "focal": "#e69f00",
+    "class_balanced": "#56b4e9",
+    "ldam": "#8c6bb1",
+}
+_OTHER_COLOURS = ("#7f7f7f", "#a6761d", "#66a61e", "#e7298a")
+_MARKERS, _LINES = "os^Dv", ("-", "--", ":", "-.")
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "pilot_tal",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "lines.linewidth": 1.8,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "text.parse_math": False,
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot: file name, title, a caption that can be read without the picture, and the SVG text."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+def style() -> AbstractContextManager:
+    """The look of all plots, for the time of a `with` block."""
+    return matplotlib.rc_context(_STYLE)
+
+
+def colour(loss: str) -> str:
+    """One colour for a loss in all plots."""
+    return _COLOURS.get(loss) or _OTHER_COLOURS[sum(loss.encode()) % len(_OTHER_COLOURS)]
+
+
+def arm_style(arm: Arm, arms: list[Arm]) -> dict[str, str]:
+    """Colour by loss; marker and line tell apart arms of one loss."""
+    turn = next(i for i, mate in enumerate(a for a in arms if a.loss == arm.loss) if mate is arm)
+    return {
+        "color": colour(arm.loss),
+        "marker": _MARKERS[turn % len(_MARKERS)],
+        "linestyle": _LINES[turn % len(_LINES)],
+    }
+
+
+def figure(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[Axes]]:
+    """A figure of the common width and its axes, row by row."""
+    shown = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = shown.subplots(rows, columns, squeeze=False, **options)
+    return shown, list(axes.flat)
+
+
+def legend(shown: Figure, axes: Axes) -> None:
+    """The legend above the plot, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    shown.legend(handles, labels, loc="outside upper center", ncols=2 if max(map(len, labels)) > 18 else 3)
+
+
+def to_svg(shown: Figure) -> str:
+    """The figure as the text of an SVG element, with `INK` where the text colour belongs."""
+    buffer = io.StringIO()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    shown.savefig(buffer, format="svg", metadata=metadata)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)  # hundredths of a point are finer than any screen
+    return text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
+
+
+def standalone(svg: str) -> str:
+    """A file of its own: dark ink on white."""
+    end = svg.index(">") + 1
+    ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg[:end]}{ground}{svg[end:]}'.replace(INK, _PRINT_INK)
+
+
+def inline(svg: str, prefix: str) -> str:
+    """Part of a page: in the page's ink and width, and with ids that no other plot has."""
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
+    end = svg.index(">")
+    head = re.sub(r'\s(width|height)="[^"]*"', "", svg[:end])
+    return f'{head} aria-hidden="true" focusable="false"{svg[end:]}'.replace(INK, "currentColor").strip()

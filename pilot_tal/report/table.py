@@ -1,0 +1,166 @@
+"""A table, and the same table as CSV (unrounded), Markdown and LaTeX. The page renders it as HTML."""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from pilot_tal.metrics import Difference, Spread
+from pilot_tal.report.text import interval, latex, markdown, percent, points
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is printed, with a smaller detail behind it, and the unrounded values by name (percent)."""
+
+    text: str
+    detail: str = ""
+    values: tuple[tuple[str, Any], ...] = ()
+    best: bool = False
+    top: bool = False
+
+
+@dataclass
+class Table:
+    """Columns have one or more levels of titles; the first `labels` columns hold names, the rest numbers."""
+
+    name: str
+    title: str
+    columns: list[tuple[str, ...]]
+    labels: int
+    rows: list[list[Cell]] = field(default_factory=list)
+    rules: set[int] = field(default_factory=set)
+    """Rows above which a rule is drawn."""
+
+    def spans(self, level: int) -> Iterator[tuple[str, int]]:
+        """Titles of one level from left to right, with the number of columns each one spans."""
+        for key, group in groupby(range(len(self.columns)), key=lambda i: self._span_key(i, level)):
+            yield key[-1], len(list(group))
+
+    @property
+    def levels(self) -> int:
+        """Rows of the header."""
+        return max(len(column) for column in self.columns)
+
+    def _span_key(self, column: int, level: int) -> tuple:
+        titles = self.columns[column]
+        padded = titles + ("",) * (self.levels - len(titles))
+        own = (column,) if column < self.labels or level == self.levels - 1 else ()
+        return (*own, *padded[: level + 1])
+
+
+def name_cell(text: object) -> Cell:
+    """A name or a number that is printed as it is."""
+    return Cell(str(text))
+
+
+def spread_cell(spread: Spread | None, **marks: bool) -> Cell:
+    """Mean ± deviation; a dash where there is none."""
+    if spread is None:
+        return Cell("–", values=(("mean", None), ("std", None)))
+    values = (("mean", _percent(spread.mean)), ("std", _percent(spread.std)))
+    detail = f"± {percent(spread.std)}" if spread.std is not None else ""
+    return Cell(percent(spread.mean), detail, values, **marks)
+
+
+def difference_cell(difference: Difference | None) -> Cell:
+    """Paired difference with its interval."""
+    if difference is None:
+        return Cell("–", values=tuple((key, None) for key in ("mean", "low", "high", "seeds")))
+    found = {key: _percent(getattr(difference, key)) for key in ("mean", "low", "high")}
+    detail = f"({interval(difference) or 'one seed'})"
+    return Cell(points(difference.mean), detail, (*found.items(), ("seeds", difference.n)))
+
+
+def percent_cell(value: float | None, digits: int = 2, **marks: bool) -> Cell:
+    """One fraction in percent."""
+    return Cell(percent(value, digits), values=(("", _percent(value)),), **marks)
+
+
+def to_csv(table: Table) -> str:
+    """CSV with a column for each value behind a cell."""
+    parts = [list(dict.fromkeys(key for row in table.rows for key, _ in row[i].values)) for i in _columns(table)]
+    titles = [" ".join(filter(None, column)) for column in table.columns]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(f"{titles[i]} {key}".strip() for i in _columns(table) for key in parts[i] or [""])
+    for row in table.rows:
+        line: list[Any] = []
+        for i in _columns(table):
+            values = dict(row[i].values)
+            line += [values.get(key) for key in parts[i]] if parts[i] else [row[i].text]
+        writer.writerow("" if value is None else value for value in line)
+    return text.getvalue()
+
+
+def to_markdown(table: Table) -> str:
+    """A Markdown table with its title; the best in bold."""
+    titles = [markdown(" ".join(filter(None, column))) for column in table.columns]
+    align = [":--" if i < table.labels else "--:" for i in _columns(table)]
+    lines = [f"**{markdown(table.title)}**", "", _line(titles), _line(align)]
+    for row in table.rows:
+        lines.append(_line(list(map(_markdown_cell, row))))
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    """A LaTeX table (package booktabs); the best in bold, the best of a whole column underlined too."""
+    align = "l" * table.labels + "c" * (len(table.columns) - table.labels)
+    lines = ["% needs \\usepackage{booktabs} and, for names beyond ASCII, \\usepackage[T1]{fontenc}"]
+    lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex(table.title)}}}"]
+    lines += [rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
+    for level in range(table.levels):
+        lines += _latex_header(table, level)
+    lines.append(r"\midrule")
+    for index, row in enumerate(table.rows):
+        if index in table.rules:
+            lines.append(r"\midrule")
+        lines.append(" & ".join(map(_latex_cell, row)) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_header(table: Table, level: int) -> list[str]:
+    """One row of the header, and the partial rules under titles that span columns."""
+    cells, rules, start = [], [], 1
+    for title, width in table.spans(level):
+        shown = _latex_title(title)
+        cells.append(shown if width == 1 else rf"\multicolumn{{{width}}}{{c}}{{{shown}}}")
+        if width > 1 and title:
+            rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
+        start += width
+    return [" & ".join(cells) + r" \\", *([" ".join(rules)] if rules else [])]
+
+
+def _latex_title(title: str) -> str:
+    """`A_Tail` is printed as the paper prints it."""
+    for metric in ("A_Mean", "A_Tail", "A_Head", "A_Last", "A_Avg"):
+        if title == metric:
+            return f"$A_{{\\mathrm{{{metric[2:]}}}}}$"
+    return latex(title)
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = latex(cell.text)
+    text = rf"\textbf{{{text}}}" if cell.best else text
+    text = rf"\underline{{{text}}}" if cell.top else text
+    return f"{text} {latex(cell.detail)}" if cell.detail else text
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{markdown(cell.text)}**" if cell.best else markdown(cell.text)
+    return f"{text} {markdown(cell.detail)}" if cell.detail else text
+
+
+def _columns(table: Table) -> range:
+    return range(len(table.columns))
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value

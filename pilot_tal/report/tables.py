@@ -1,0 +1,179 @@
+"""The tables of the report."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pilot_tal.metrics import DEFINITIONS
+from pilot_tal.report.paper import paper_numbers
+from pilot_tal.report.study import BASELINE, Arm, Setting, Study
+from pilot_tal.report.table import Table, difference_cell, name_cell, percent_cell, spread_cell
+from pilot_tal.report.text import ENGINES, LOSSES, clean
+
+_OVERVIEW = ("a_mean", "a_tail", "a_head")
+_COMPARED = ("a_mean", "a_tail")
+_BEST = {key: (min if key == "forgetting" else max) for key in DEFINITIONS}
+
+
+def overview_table(study: Study) -> Table:
+    """All arms of all settings, with the difference to CE and the paper's numbers where they fit."""
+    cases = [(setting, arm) for setting in study.finished for arm in setting.finished_arms()]
+    papers = [paper_numbers(*case) for case in cases]
+    show_paper = any(papers)
+    columns = [("Dataset",), ("Method",), ("Tasks",), ("Fidelity",), ("Loss",), ("Seeds",)]
+    columns += [(DEFINITIONS[key][0],) for key in _OVERVIEW]
+    columns += [(f"Change of {DEFINITIONS[key][0]} (95 % interval)",) for key in _COMPARED]
+    columns += [(f"Paper {DEFINITIONS[key][0]}",) for key in _COMPARED] if show_paper else []
+    table = Table("overview", "All settings: mean ± standard deviation over seeds, percent", columns, 6)
+    for (setting, arm), paper in zip(cases, papers, strict=True):
+        if arm is setting.finished_arms()[0]:
+            table.rules.add(len(table.rows))
+        names = (setting.dataset_name, setting.method_name, len(setting.task_sizes), clean(setting.fidelity))
+        row = [name_cell(name) for name in (*names, arm.label, len(arm.seeds))]
+        row += [spread_cell(arm.spread(key), best=_is_best(setting, arm, key)) for key in _OVERVIEW]
+        row += [difference_cell(setting.difference(arm, key)) for key in _COMPARED]
+        if show_paper:
+            row += [percent_cell(getattr(paper, key) if paper else None) for key in _COMPARED]
+        table.rows.append(row)
+    return table
+
+
+def paper_layout_table(study: Study) -> Table:
+    """Methods as rows, "+ loss" below them, datasets × tasks as columns: the layout of the paper's table."""
+    cases = [(setting, arm) for setting in study.finished for arm in setting.finished_arms()]
+    places = list(dict.fromkeys(_place(setting) for setting, _ in cases))
+    titles = _place_titles(places)
+    columns = [("Method",)]
+    columns += [(*titles[p], DEFINITIONS[key][0]) for p in places for key in _COMPARED]
+    title = "Accuracy over all classes and over the tail, percent, means over seeds; the best of a method in bold"
+    table = Table("paper_layout", title, columns, 1)
+    several = {
+        "fidelity": len({setting.fidelity for setting, _ in cases}) > 1,
+        "engine": len({arm.engine for _, arm in cases}) > 1,
+    }
+    groups: dict[tuple, dict[tuple, dict[tuple, Arm]]] = {}
+    for setting, arm in cases:
+        group = (setting.method_name, setting.fidelity, arm.engine, arm.variant)
+        rows = groups.setdefault(group, {})
+        rows.setdefault((arm.loss, arm.own_variant), {})[_place(setting)] = arm
+    keys = [(place, key) for place in places for key in _COMPARED]
+    tops = {
+        k: _best_mean((arms.get(k[0]) for rows in groups.values() for arms in rows.values()), k[1]) for k in keys
+    }
+    for group, rows in groups.items():
+        table.rules.add(len(table.rows))
+        bests = {k: _best_mean((arms.get(k[0]) for arms in rows.values()), k[1]) for k in keys}
+        for row, arms in rows.items():
+            cells = [name_cell(_row_title(group, row, row == next(iter(rows)), several))]
+            for place, key in keys:
+                mean = _mean(arms.get(place), key)
+                best = mean is not None and mean == bests[place, key] and len(rows) > 1
+                top = mean is not None and mean == tops[place, key] and len(groups) > 1
+                cells.append(percent_cell(mean, best=best, top=top))
+            table.rows.append(cells)
+    return table
+
+
+def metrics_table(setting: Setting) -> Table:
+    """All metrics of one setting: a column for each arm, and one for each difference to CE."""
+    arms, compared = setting.finished_arms(), setting.compared_arms()
+    columns = [("Metric",), *((arm.label,) for arm in arms)]
+    columns += [(f"{arm.label} − {LOSSES[BASELINE]} (95 % interval)",) for arm in compared]
+    title = f"{setting.title}: mean ± standard deviation over seeds, percent"
+    table = Table(f"metrics-{setting.slug}", title, columns, 1)
+    for key, (name, _) in DEFINITIONS.items():
+        if not any(arm.values(key) for arm in arms):
+            continue
+        row = [name_cell(name)]
+        row += [spread_cell(arm.spread(key), best=_is_best(setting, arm, key)) for arm in arms]
+        row += [difference_cell(setting.difference(arm, key)) for arm in compared]
+        table.rows.append(row)
+    return table
+
+
+def seeds_table(setting: Setting) -> Table:
+    """Every run of one setting."""
+    keys = ("a_mean", "a_tail", "a_head", "a_avg", "forgetting")
+    columns = [("Seed",), ("Loss",), *((DEFINITIONS[key][0],) for key in keys), ("Run",)]
+    table = Table(f"seeds-{setting.slug}", f"{setting.title}: each run, percent", columns, 2)
+    for seed in sorted({seed for arm in setting.arms for seed in arm.seeds}):
+        table.rules.add(len(table.rows))
+        for arm in setting.finished_arms():
+            if seed in arm.results:
+                found = arm.results[seed]
+                values = [percent_cell(found.metrics.get(key)) for key in keys]
+                run = name_cell(clean(found.run.path.name))
+                table.rows.append([name_cell(seed), name_cell(arm.label), *values, run])
+    return table
+
+
+def classes_table(setting: Setting) -> Table:
+    """Every class of one setting, from many training images to few."""
+    arms, compared, classes = setting.finished_arms(), setting.compared_arms(), setting.classes()
+    columns = [("Class",), ("Original index",), ("Part",), ("Training images",)]
+    columns += [(arm.label, name) for arm in arms for name in ("Accuracy", "Precision")]
+    columns += [(f"{arm.label} − {LOSSES[BASELINE]}", "Accuracy") for arm in compared]
+    title = f"{setting.title}: each class, percent, means over seeds"
+    table = Table(f"classes-{setting.slug}", title, columns, 4)
+    values = [arm.by_class(key) for arm in arms for key in ("accuracy", "precision")]
+    values += [class_differences(setting, arm) for arm in compared]
+    for k in classes.rank[::-1]:
+        part = "tail" if classes.tail[k] else "head"
+        names = (classes.names[k], classes.originals[k], part, classes.counts[k])
+        numbers = [percent_cell(None if np.isnan(v[k]) else float(v[k]), digits=1) for v in values]
+        table.rows.append([*map(name_cell, names), *numbers])
+    return table
+
+
+def class_differences(setting: Setting, arm: Arm) -> np.ndarray:
+    """Accuracy of each class minus that of the baseline, over the shared seeds, by original index."""
+    base, seeds = setting.baseline(arm), setting.pairs(arm)
+    assert base is not None and seeds, "only for arms that are compared"
+    return arm.only(seeds).by_class("accuracy") - base.only(seeds).by_class("accuracy")
+
+
+def _place(setting: Setting) -> tuple:
+    return (setting.dataset_name, setting.task_sizes)
+
+
+def _place_titles(places: list[tuple]) -> dict[tuple, tuple[str, str]]:
+    """Dataset and tasks of each column, with class count or task sizes where they tell columns apart."""
+    counts: dict[str, set[int]] = {}
+    for dataset, sizes in places:
+        counts.setdefault(dataset, set()).add(sum(sizes))
+    titles = {}
+    for dataset, sizes in places:
+        name = f"{dataset} ({sum(sizes)} classes)" if len(counts[dataset]) > 1 else dataset
+        twins = [s for d, s in places if (d, len(s), sum(s)) == (dataset, len(sizes), sum(sizes))]
+        extra = f" ({'+'.join(map(str, sizes))})" if len(twins) > 1 else ""
+        titles[dataset, sizes] = (name, f"{len(sizes)}-task{extra}")
+    return titles
+
+
+def _row_title(group: tuple, row: tuple[str, str], first: bool, several: dict[str, bool]) -> str:
+    method, fidelity, engine, variant = group
+    loss, own = row
+    extra = [fidelity] if several["fidelity"] else []
+    extra += [ENGINES.get(engine, engine)] if several["engine"] else []
+    extra += [variant] if variant else []
+    name = f"{method} ({', '.join(extra)})" if extra else method
+    added = f"+ {LOSSES.get(loss, loss)}" + (f" ({own})" if own else "")
+    if loss == BASELINE:
+        return clean(name)
+    return clean(f"{name} {added}" if first else added)
+
+
+def _mean(arm: Arm | None, key: str) -> float | None:
+    spread = arm.spread(key) if arm else None
+    return spread.mean if spread else None
+
+
+def _best_mean(arms: Iterable[Arm | None], key: str) -> float | None:
+    means = [mean for arm in arms if (mean := _mean(arm, key)) is not None]
+    return _BEST[key](means) if means else None
+
+
+def _is_best(setting: Setting, arm: Arm, key: str) -> bool:
+    """Best of its setting; with a single arm nothing is."""
+    arms = setting.finished_arms()
+    return len(arms) > 1 and _mean(arm, key) is not None and _mean(arm, key) == _best_mean(arms, key)

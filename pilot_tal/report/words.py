@@ -1,0 +1,161 @@
+"""The report's sentences: what came out, and what was not reached."""
+
+from collections.abc import Iterator
+
+from pilot_tal.metrics import Difference
+from pilot_tal.report.paper import departures, in_paper
+from pilot_tal.report.study import BASELINE, Arm, Setting, Study, same_data
+from pilot_tal.report.tal_state import CALIBRATED, mean_weights
+from pilot_tal.report.text import LOSSES, clean, interval, number, points
+
+_VOTED = ("l2p", "dualprompt")  # methods that choose prompts by a vote of the batch in `pilot` fidelity
+
+
+def lead_sentences(study: Study) -> list[str]:
+    """What each loss does to the tail against CE, a paragraph each; plain when there is nothing to say."""
+    found: dict[str, list[tuple[Setting, Arm, Difference]]] = {}
+    for setting in study.settings:
+        for arm in setting.compared_arms():
+            difference = setting.difference(arm, "a_tail")
+            if difference is not None:
+                found.setdefault(arm.loss, []).append((setting, arm, difference))
+    if not found:
+        return [_nothing_to_compare(study)]
+    return [_one(*cases[0]) if len(cases) == 1 else _many(loss, cases) for loss, cases in found.items()]
+
+
+def verdict(difference: Difference, loss: str) -> str:
+    """What the interval lets us say."""
+    if difference.low is None or difference.high is None:
+        return "With one shared seed there is no interval: this is an observation, not a result."
+    if difference.low > 0:
+        return f"The interval lies above 0: {loss} helps the tail here."
+    if difference.high < 0:
+        return f"The interval lies below 0: {loss} harms the tail here."
+    return f"The interval includes 0: these runs do not show that {loss} changes the tail."
+
+
+def study_caveats(study: Study) -> list[str]:
+    """What a reader must know about the runs as a whole."""
+    found = list(study.remarks)
+    for setting in study.settings:
+        for arm in setting.arms:
+            for run in arm.unfinished:
+                done = f"{len(run.predictions)} of {number(run.info.num_tasks, 'task')} done"
+                found.append(f"Unfinished and in no mean: {clean(run.path.name)} ({done}).")
+    return found
+
+
+def setting_caveats(setting: Setting) -> list[str]:
+    """What was not reached in one setting."""
+    found = [*_data_caveats(setting), *_seed_caveats(setting), *_calibration_caveats(setting)]
+    if setting.fidelity == "pilot" and setting.method in _VOTED:
+        found.append(
+            f"Fidelity pilot: {setting.method_name} lets each batch vote for one set of prompts, in "
+            "evaluation too, so a prediction depends on the images that share its batch. With fidelity=fixed "
+            "each image chooses its own."
+        )
+    found += _paper_caveats(setting)
+    runs = [result.run for arm in setting.arms for result in arm.results.values()]
+    notes = [clean(note) for run in runs for note in run.info.notes]
+    return found + [note for note in dict.fromkeys(notes) if note not in found]
+
+
+def _one(setting: Setting, arm: Arm, difference: Difference) -> str:
+    where = f"{setting.dataset_name} with {setting.method_name} in {setting.tasks_name}"
+    shown = interval(difference, 1)
+    seeds = number(difference.n, "seed")
+    detail = f"95 % interval {shown}, {seeds}" if shown else f"no interval, {seeds}"
+    return (
+        f"On the tail, {arm.label} changes accuracy by {points(difference.mean, 1)} points against "
+        f"{LOSSES[BASELINE]} ({detail}; {where}). {verdict(difference, arm.label)}"
+    )
+
+
+def _many(loss: str, cases: list[tuple[Setting, Arm, Difference]]) -> str:
+    name = LOSSES.get(loss, clean(loss))
+    means = [difference.mean for _, _, difference in cases]
+    lows = [difference.low for _, _, difference in cases if difference.low is not None]
+    highs = [difference.high for _, _, difference in cases if difference.high is not None]
+    text = (
+        f"On the tail, {name} changes accuracy by {points(sum(means) / len(means), 1)} points against "
+        f"{LOSSES[BASELINE]} on average over {len(cases)} comparisons (from {points(min(means), 1)} to "
+        f"{points(max(means), 1)}): higher in {sum(m > 0 for m in means)}, "
+        f"lower in {sum(m < 0 for m in means)}."
+    )
+    if not lows:
+        return f"{text} None has more than one seed, so there is no interval."
+    above, below = sum(low > 0 for low in lows), sum(high < 0 for high in highs)
+    return (
+        f"{text} The 95 % interval lies above 0 in {above}, below 0 in {below} and includes 0 in "
+        f"{len(lows) - above - below}."
+    )
+
+
+def _nothing_to_compare(study: Study) -> str:
+    if not study.finished:
+        return "No run has finished, so there is nothing to compare yet."
+    losses = {arm.loss for setting in study.finished for arm in setting.finished_arms()}
+    if losses == {BASELINE}:
+        return f"All finished runs use {LOSSES[BASELINE]}: there is no other loss to compare it with."
+    return f"No loss shares seed, setting and data with {LOSSES[BASELINE]}, so there is nothing to compare."
+
+
+def _data_caveats(setting: Setting) -> Iterator[str]:
+    if setting.dataset == "demo_lt":
+        yield (
+            "Demo-LT is a small set of drawn characters with a small backbone of its own. It shows that the "
+            "whole path works; it is not the paper's benchmark, and says nothing about the paper's numbers."
+        )
+    for arm in setting.finished_arms():
+        base = setting.baseline(arm)
+        if base is None:
+            continue
+        shared = [seed for seed in arm.seeds if seed in base.results]
+        other = [s for s in shared if not same_data(arm.results[s].run, base.results[s].run)]
+        if other:
+            yield (
+                f"{arm.label} and {base.label} did not see the same data with {_seeds(other)}: "
+                "these runs are not paired."
+            )
+
+
+def _seed_caveats(setting: Setting) -> Iterator[str]:
+    for arm in setting.finished_arms():
+        base = setting.baseline(arm)
+        if arm.loss != BASELINE and (base is None or not base.results):
+            yield f"{arm.label} has no finished and otherwise equal {LOSSES[BASELINE]} run to compare with."
+        elif base is not None and arm.seeds != base.seeds:
+            yield (
+                f"{arm.label} has {_seeds(arm.seeds)}, {base.label} {_seeds(base.seeds)}: their means stand "
+                "on different seeds, their difference on the shared ones."
+            )
+    single = [arm.label for arm in setting.finished_arms() if len(arm.seeds) == 1]
+    if single:
+        yield f"One seed only ({', '.join(single)}): no deviation, and no interval for a difference."
+
+
+def _calibration_caveats(setting: Setting) -> Iterator[str]:
+    for arm in setting.finished_arms():
+        weights = [w for result in arm.results.values() for w in mean_weights(result.run)]
+        if weights and sum(weights) / len(weights) < CALIBRATED:
+            yield (
+                f"Too few steps for {arm.label} to calibrate: at the end of a task the mean α·w over its "
+                f"classes is {sum(weights) / len(weights):.2f} on average ({min(weights):.2f} to "
+                f"{max(weights):.2f}), below the calibrated 1, so negatives weighed less than meant."
+            )
+        elif arm.loss == "tal" and not weights:
+            yield f"{arm.label} has no log of its state (tal.jsonl): whether it calibrated is not known."
+
+
+def _paper_caveats(setting: Setting) -> Iterator[str]:
+    if not in_paper(setting):
+        return
+    reasons = dict.fromkeys(r for arm in setting.finished_arms() for r in departures(setting, arm))
+    if reasons:
+        shown = ", ".join(map(clean, reasons))
+        yield f"Not the paper's setting, so its numbers do not stand beside these: {shown}."
+
+
+def _seeds(seeds: list[int]) -> str:
+    return ("seed " if len(seeds) == 1 else "seeds ") + ", ".join(map(str, seeds))
