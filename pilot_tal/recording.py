@@ -81,6 +81,7 @@ class Recording:
         meta, method = self.meta, self.meta["method"]
         known = load_method_config(method)
         values = {"tuned_epoch": meta["epochs"], "batch_size": meta["bs"], "weight_decay": meta["wd"]}
+        values["min_lr"] = 1e-5  # of all recordings that do not name it, those of MOS included
         if method == "mos":
             values["adapter_dropout"] = 0.0  # a replay draws no random number
         for name, value in meta["hp"].items():

@@ -10,6 +10,7 @@ from torch import Tensor
 from pilot_tal.backbone import FrozenViT, build_from_state
 from pilot_tal.errors import PilotTalError
 from pilot_tal.learners import Learner, build_learner
+from pilot_tal.recorded import RecordedMOS, RecordedTAL
 from pilot_tal.recording import Recording, read_recording
 from pilot_tal.losses import build_loss
 from pilot_tal.tal import TAL
@@ -66,11 +67,10 @@ def replay_file(path: str | Path) -> Iterator[TaskReport]:
 
 def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterator[TaskReport]:
     meta, config = recording.meta, recording.config()
-    learner = build_learner(
-        meta["method"], backbone, config, sum(recording.sizes), len(recording.sizes), meta["fidelity"]
-    )
-    start = recording.group("init.")
-    learner.import_tensors({**learner.export_tensors(), **start})
+    shape = (backbone, config, sum(recording.sizes), len(recording.sizes), meta["fidelity"])
+    learner = RecordedMOS(*shape) if meta["method"] == "mos" and meta["fidelity"] == "fixed" else None
+    learner = learner or build_learner(meta["method"], *shape)
+    learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
     for index in range(len(recording.sizes)):
         task = recording.task(index)
         criterion = _criterion(recording, loss, task)
@@ -89,30 +89,6 @@ def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterat
         _inject_draws(learner, recording, loss, index)
         learner.end_task(lambda index=index: recording.train_batches(index))
         yield _compare(recording, learner, criterion, loss, index, torch.stack(seen_losses))
-
-
-class RecordedTAL:
-    """TAL in the arithmetic of the recordings: Q and log-weights in float64, the loss in the logits' type.
-
-    With Q at 0 the first losses of a task are about 1e-7, so their gradients are rounding steps of float32, and
-    Adam blows a tiny gradient up to a full step. Another order of the same operations parts by 1e-2 at the end.
-    """
-
-    def __init__(self, tal: TAL):
-        self.tal = tal
-
-    def begin_task(self, task: TaskInfo) -> None:
-        """Starts anew."""
-        self.tal.begin_task(task)
-
-    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """log Σ_k e^{z_k + ℓ_k} − z_y with ℓ_y = 0, averaged; then Q moves."""
-        shift = self.tal.negative_weights().log().to(logits.dtype)
-        shift = shift.expand(logits.shape).scatter(1, targets.unsqueeze(1), 0.0)
-        true = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
-        loss = (torch.logsumexp(logits + shift, dim=1) - true).mean()
-        self.tal(logits.detach(), targets)
-        return loss
 
 
 def _criterion(recording: Recording, loss: str, task: TaskInfo) -> Criterion:
