@@ -20,7 +20,7 @@ def _declare_missing_operators() -> "torch.library.Library":
 
 
 try:
-    import torchvision  # noqa: F401
+    import torchvision
 except (RuntimeError, AttributeError, OSError) as error:
     if "torchvision" not in str(error) and "nms" not in str(error):
         raise

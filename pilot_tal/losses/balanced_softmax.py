@@ -1,0 +1,16 @@
+"""Balanced softmax (Ren et al., NeurIPS 2020)."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from pilot_tal.losses.base import TaskLoss
+from pilot_tal.losses.registry import register
+
+
+@register("balanced_softmax")
+class BalancedSoftmax(TaskLoss):
+    """Softmax whose terms weigh as much as the classes have images: −log( n_y e^{z_y} / Σ_k n_k e^{z_k} )."""
+
+    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy on z_k + log n_k."""
+        return F.cross_entropy(logits + self.counts.log().to(logits.dtype), targets, reduction="none")

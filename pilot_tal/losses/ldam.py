@@ -1,0 +1,31 @@
+"""LDAM: label-distribution-aware margins (Cao et al., NeurIPS 2019)."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from pilot_tal.losses.base import TaskLoss, check_range
+from pilot_tal.losses.registry import register
+
+
+@register("ldam")
+class LDAM(TaskLoss):
+    """Cross-entropy on s·z, after the true class gave up a margin Δ_y ∝ n_y^{−1/4}; the rarest gives up `margin`.
+
+    The paper takes cosine logits and s = 30. The learners' logits are not cosines, so s is 1 unless set.
+    """
+
+    def __init__(self, margin: float = 0.5, scale: float = 1.0):
+        super().__init__()
+        check_range("margin", margin, 0.0, 100.0, "between 0 and 100")
+        check_range("scale", scale, 1e-6, 1e6, "between 1e-6 and 1e6")
+        self.margin, self.scale = margin, scale
+
+    def margins(self) -> Tensor:
+        """Δ of each class of the task."""
+        margins = self.counts.double() ** -0.25
+        return margins * (self.margin / margins.max())
+
+    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy on the scaled logits with the margin taken from the true class."""
+        given_up = F.one_hot(targets, logits.shape[1]) * self.margins().to(logits.dtype)
+        return F.cross_entropy(self.scale * (logits - given_up), targets, reduction="none")
