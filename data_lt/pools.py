@@ -8,7 +8,7 @@ once.
 import os
 import unicodedata
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.cards import DatasetCard
@@ -31,12 +31,11 @@ class Pool:
     """The images that were found: class → name → path relative to `layout.root`, with forward slashes.
 
     Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are
-    spelt as the disk spells them. `extra` holds folders that are no class of the dataset.
+    spelt as the disk spells them.
     """
 
     layout: Layout
     files: dict[str, dict[str, str]]
-    extra: list[str] = field(default_factory=list)
 
 
 def find_layout(
@@ -60,6 +59,8 @@ def find_layout(
     else:
         bases = [data_root / name for name in (*card.folders, card.name)] + [data_root]
     found = [(layout, score) for base in bases for layout, score in _layouts(base, known)]
+    if known is None:
+        found = found[:1]
     return max(found, key=lambda item: item[1])[0] if found else None  # the first of the fullest
 
 
@@ -74,7 +75,7 @@ def _layouts(base: Path, known: Collection[str] | None) -> Iterator[tuple[Layout
         listed = [list(_entries(folder)) for folder in folders]
         if known is None and parts != ("",) and any(_is_image(entry) for part in listed for entry in part):
             continue  # a user's own class may be called "images", "train" or "test"
-        names = {clean_name(entry) for part in listed for entry in part if _is_folder(entry)}
+        names = {_nfc(entry.name) for part in listed for entry in part if _is_folder(entry)}
         if score := len(names if known is None else names & set(known)):
             yield Layout(base, parts), score
             return
@@ -83,20 +84,18 @@ def _layouts(base: Path, known: Collection[str] | None) -> Iterator[tuple[Layout
 def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
     """Lists every class folder once; each must hold an image, and no name may occur twice."""
     pool = Pool(layout, {})
-    real: dict[str, str] = {}
+    seen: dict[object, str] = {}
     for part in layout.parts:
         for folder in _entries(layout.root / part):
-            label = clean_name(folder)
+            label = _nfc(folder.name)
             if known is not None and label not in known:
-                if _is_folder(folder):
-                    pool.extra.append(label)
                 continue
-            _refuse_dead_link(folder)
+            _check_entry(folder)
             if not _is_folder(folder):
                 continue
-            target = os.path.realpath(folder.path)
-            if real.setdefault(target, folder.path) != folder.path:
-                raise PilotTalError(f"{folder.path} and {real[target]} are the same folder; keep one of them")
+            for key in (os.path.realpath(folder.path), (part, label)):  # a link, or another spelling of é
+                if seen.setdefault(key, folder.path) != folder.path:
+                    raise PilotTalError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
             _add_class(pool, label, part, folder)
     for label, files in pool.files.items():
         if not files:
@@ -108,16 +107,16 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
 
 
 def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry) -> None:
-    """Adds one listed folder. A class may stand once in each part, and once only in the same part."""
+    """Adds the images of one class folder."""
     files = pool.files.setdefault(label, {})
     prefix = f"{part}/{folder.name}" if part else folder.name
     for entry in _entries(folder.path):
         if not entry.name.lower().endswith(EXTENSIONS):
             continue
-        _refuse_dead_link(entry)
+        _check_entry(entry)
         if not entry.is_file():
             continue
-        name = clean_name(entry)
+        name = _nfc(entry.name)
         if name in files:
             raise PilotTalError(
                 f"class {label!r} has the name {name!r} twice, as {files[name]} and {prefix}/{entry.name} "
@@ -173,8 +172,8 @@ def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict
     except (OSError, UnicodeDecodeError) as error:
         raise PilotTalError(f"cannot read the list {path}: {error}") from error
     for line in lines:
-        entry = line.split(maxsplit=1)[-1] if numbered else line
-        label, _, name = unicodedata.normalize("NFC", entry.strip() + suffix).partition("/")
+        entry = line.strip().partition(" ")[2] if numbered else line.strip()
+        label, _, name = _nfc(entry + suffix).partition("/")
         if label in names:
             names[label].append(name)
             if name not in pool.files[label]:
@@ -184,16 +183,6 @@ def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict
             f"{len(missing)} images that {path} lists are not below {pool.layout.root}: {shortened(missing)}"
         )
     return names
-
-
-def clean_name(entry: os.DirEntry) -> str:
-    """A name in NFC; one that text files cannot carry is refused."""
-    name = unicodedata.normalize("NFC", entry.name)
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-        raise PilotTalError(
-            f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it"
-        )
-    return name
 
 
 def shortened(names: list[str], limit: int = 5) -> str:
@@ -222,6 +211,15 @@ def _is_image(entry: os.DirEntry) -> bool:
     return entry.name.lower().endswith(EXTENSIONS) and not _is_folder(entry)
 
 
-def _refuse_dead_link(entry: os.DirEntry) -> None:
+def _nfc(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _check_entry(entry: os.DirEntry) -> None:
+    """Refuses a dead link, and a name that a text file cannot carry."""
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in entry.name):
+        raise PilotTalError(
+            f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it"
+        )
     if entry.is_symlink() and not os.path.exists(entry.path):
         raise PilotTalError(f"{entry.path} is a link that leads nowhere or in a circle; repair or remove it")

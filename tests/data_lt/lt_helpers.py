@@ -1,4 +1,4 @@
-"""What the tests of the dataset builders share: the official name lists, and small image folders on a disk."""
+"""What the tests of the dataset builders share: official name lists, and small image folders on a disk."""
 
 import io
 import lzma
@@ -11,6 +11,10 @@ from PIL import Image
 OFFICIAL = Path(__file__).parent / "official"
 
 
+def unpack(name):
+    return lzma.decompress((OFFICIAL / name).read_bytes())
+
+
 def by_class(paths):
     groups = defaultdict(list)
     for path in paths:
@@ -21,39 +25,34 @@ def by_class(paths):
 
 def cub_files():
     """The 11,788 paths of CUB-200-2011, each with whether it is in the official training set."""
-    lines = lzma.open(OFFICIAL / "cub.txt.xz", "rt").read().splitlines()
+    lines = unpack("cub.txt.xz").decode().splitlines()
     return {path: flag == "1" for path, flag in (line.split() for line in lines)}
 
 
 def imagenetr_files():
     """The 30,000 paths of ImageNet-R."""
-    return lzma.open(OFFICIAL / "imagenetr.txt.xz", "rt").read().splitlines()
+    return unpack("imagenetr.txt.xz").decode().splitlines()
 
 
 def food101_files():
     """The official training and test paths of Food-101, without extension.
 
-    The file holds the class names (a line), then for the sorted ids of all classes the bytes of the differences,
-    lowest byte first and byte plane by byte plane, then a bit an image: 1 for the official test.
+    The file holds the class names (a line), then for the sorted ids of all classes the bytes of the
+    differences, lowest byte first and byte plane by byte plane, then a bit an image: 1 for the official test.
     """
-    raw = lzma.open(OFFICIAL / "food101.xz").read()
-    head, _, rest = raw.partition(b"\n")
+    head, _, rest = unpack("food101.xz").partition(b"\n")
     classes, size = head.decode().split(" "), 101 * 1000
     planes = np.frombuffer(rest[: 3 * size], np.uint8).reshape(3, 101, 1000).astype(np.int64)
     ids = np.cumsum(planes[0] + 256 * planes[1] + 65536 * planes[2], axis=1)
     test = np.unpackbits(np.frombuffer(rest[3 * size :], np.uint8))[:size].reshape(101, 1000).astype(bool)
     return tuple(
-        [
-            f"{label}/{id_}"
-            for label, row, chosen in zip(classes, ids, mask, strict=True)
-            for id_ in row[chosen]
-        ]
+        [f"{label}/{id_}" for label, row, chosen in zip(classes, ids, mask, strict=True) for id_ in row[chosen]]
         for mask in (~test, test)
     )
 
 
 def official_pools(dataset):
-    """(names to sample from, names to test on or None) as the builder would read them from a complete copy."""
+    """(names to sample from, names to test on or None), as the builder reads them from a complete copy."""
     if dataset == "cub_lt":
         return by_class(cub_files()), None
     if dataset == "imagenetr_lt":

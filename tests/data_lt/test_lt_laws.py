@@ -59,9 +59,7 @@ sizes = st.tuples(st.integers(1, 300), st.integers(1, 500), st.integers(1, 500))
 )
 
 
-@given(
-    sizes, st.floats(0.5, 12), st.sampled_from(["profile", "draw", "exponential", "none"]), st.integers(0, 99)
-)
+@given(sizes, st.floats(0.5, 12), st.sampled_from(["profile", "draw", "exponential", "none"]), st.integers(0, 99))
 def test_every_law_stays_in_its_bounds_and_is_sorted(size, shape, law, seed):
     num_classes, n_max, n_min = size
     counts = quotas(law, num_classes, n_max, n_min, shape, seed)

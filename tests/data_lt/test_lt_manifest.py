@@ -24,9 +24,7 @@ def test_a_written_manifest_reads_back(tmp_path):
     assert again == manifest and again.checksum == manifest.checksum
     frame = load_manifest(str(tmp_path / "m.txt"))
     assert frame.equals(manifest.frame())
-    assert set(frame.path[frame.label == 0]) == {
-        f"Café au lait/{p}" for p in _names(manifest, "Café au lait")
-    }
+    assert set(frame.path[frame.label == 0]) == {f"Café au lait/{p}" for p in _names(manifest, "Café au lait")}
 
 
 def _names(manifest, label):
@@ -52,7 +50,7 @@ def test_any_changed_letter_is_noticed(tmp_path_factory, data):
     if changed == text:
         assert read_manifest(path) == example()
     else:
-        with pytest.raises(PilotTalError, match="changed.txt"):
+        with pytest.raises(PilotTalError, match=r"changed\.txt"):
             read_manifest(path)
 
 
@@ -60,7 +58,7 @@ def test_any_changed_letter_is_noticed(tmp_path_factory, data):
     "edit",
     [
         lambda lines: lines[:-2] + lines[-1:],  # an image left out
-        lambda lines: lines + ["test\tmore.jpg", ""],
+        lambda lines: [*lines, "test\tmore.jpg", ""],
         lambda lines: [line.replace("test\t", "train\t") for line in lines],
         lambda lines: [lines[0], lines[1].replace('"seed": 0', '"seed": 1'), *lines[2:]],
         lambda lines: lines[: len(lines) // 2],

@@ -50,9 +50,7 @@ def pools_and_recipe(draw):
     pools = {f"klass é {k}": [f"image {i}.jpg" for i in range(n)] for k, n in enumerate(sizes)}
     low, high = sorted((draw(st.integers(1, 40)), draw(st.integers(1, 40))))
     law = draw(st.sampled_from(["profile", "draw", "exponential", "none"]))
-    recipe = Recipe(
-        law, draw(st.floats(0.8, 9)), high, low, draw(st.integers(1, 12)), draw(st.integers(0, 9))
-    )
+    recipe = Recipe(law, draw(st.floats(0.8, 9)), high, low, draw(st.integers(1, 12)), draw(st.integers(0, 9)))
     return pools, recipe
 
 
