@@ -38,7 +38,7 @@ def build_report(run_paths: Study | Iterable[str | Path], output: str | Path) ->
     sections = [_section(setting) for setting in _progress(study.finished)]
     for table in (overview, layout, *(t for s in sections for t in (s.metrics, s.seeds, s.classes))):
         _write_table(output, table)
-    for folder, drawn in (("overview", plots), *((s.slug, s.plots) for s in sections)):
+    for folder, drawn in (("overview", plots), *((s.setting.slug, s.plots) for s in sections)):
         for plot in drawn:
             write_text(output / plot_file(folder, plot), standalone(plot.svg))
     page = output / "index.html"
@@ -49,7 +49,6 @@ def build_report(run_paths: Study | Iterable[str | Path], output: str | Path) ->
 def _section(setting: Setting) -> Section:
     return Section(
         setting=setting,
-        slug=setting.slug,
         metrics=metrics_table(setting),
         seeds=seeds_table(setting),
         classes=classes_table(setting),

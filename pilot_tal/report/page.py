@@ -36,7 +36,6 @@ class Section:
     """What the page shows of one setting."""
 
     setting: Setting
-    slug: str
     metrics: Table
     seeds: Table
     classes: Table
@@ -79,7 +78,7 @@ def _title(study: Study) -> str:
 def _section(section: Section, index: int) -> dict[str, Any]:
     setting = section.setting
     return {
-        "slug": section.slug,
+        "slug": setting.slug,
         "title": setting.title,
         "facts": _facts(setting),
         "caveats": setting_caveats(setting),
@@ -87,7 +86,7 @@ def _section(section: Section, index: int) -> dict[str, Any]:
         "metrics": section.metrics,
         "seeds": section.seeds,
         "classes": section.classes,
-        "plots": [_shown(plot, section.slug, f"s{index}p{i}") for i, plot in enumerate(section.plots)],
+        "plots": [_shown(plot, setting.slug, f"s{index}p{i}") for i, plot in enumerate(section.plots)],
     }
 
 

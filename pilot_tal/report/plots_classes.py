@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from pilot_tal.report.study import BASELINE, Arm, Classes, Setting
 from pilot_tal.report.svg import INK, Plot, arm_style, colour, figure, legend, to_svg
 from pilot_tal.report.tables import class_differences
-from pilot_tal.report.text import LOSSES, number, points, slug
+from pilot_tal.report.text import LOSSES, number, points, shorten
 
 
 def class_distribution(setting: Setting) -> Plot:
@@ -29,26 +29,23 @@ def class_distribution(setting: Setting) -> Plot:
 def accuracy_by_class(setting: Setting) -> Plot:
     """Accuracy of each class in the order of its training images, all arms."""
     classes, arms = setting.classes(), setting.finished_arms()
-    shown, (axes,) = figure(3.3)
+    shown, (axes,) = figure(3.0)
     _shade_tail(axes, classes)
     window = max(3, len(classes.rank) // 10)
     x = np.arange(1, len(classes.rank) + 1)
+    crowded = len(arms) > 3  # then points hide each other, and the lines tell more
     for arm in arms:
         values = 100 * arm.by_class("accuracy")[classes.rank[::-1]]
         look = arm_style(arm, arms)
-        axes.plot(x, values, color=look["color"], marker=look["marker"], linestyle="", markersize=3, alpha=0.5)
-        axes.plot(
-            x,
-            _running_mean(values, window),
-            color=look["color"],
-            linestyle=look["linestyle"],
-            label=arm.label,
-        )
+        if not crowded:
+            axes.plot(x, values, marker=look["marker"], color=look["color"], linestyle="", markersize=3, alpha=0.5)
+        mean = _running_mean(values, window)
+        axes.plot(x, mean, color=look["color"], linestyle=look["linestyle"], label=arm.label)
     axes.set(xlabel="class, from many to few training images", ylabel="accuracy, %", ylim=(-3, 103))
     legend(shown, axes)
     caption = (
-        f"Points are classes (means over seeds), lines their running mean over {window} neighbours. "
-        "The tail is shaded."
+        f"{'Lines are' if crowded else 'Points are classes, lines'} running means over {window} neighbouring "
+        "classes; all are means over seeds. The tail is shaded."
     )
     return Plot("accuracy-by-class", "Accuracy of each class, by training images", caption, to_svg(shown))
 
@@ -67,7 +64,7 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
     in_tail = classes.tail[classes.rank[::-1]]
     means = {}
     for name, part in (("head", ~in_tail), ("tail", in_tail)):
-        if part.any():
+        if (~np.isnan(ordered[part])).any():
             means[name] = float(np.nanmean(ordered[part]))
             ends = [x[part][0] - 0.5, x[part][-1] + 0.5]
             axes.plot(ends, [means[name]] * 2, color=INK, linestyle="--", linewidth=1.4)
@@ -81,7 +78,7 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
         f"{up} classes gain, {down} lose, {int((values == 0).sum())} stay. "
         f"Dashed: mean of a part ({parts} points). {_extremes(classes, values)}"
     )
-    return Plot(f"difference-by-class-{slug(arm.label)}", f"{name}, class by class", caption, to_svg(shown))
+    return Plot(f"difference-by-class-{arm.slug}", f"{name}, class by class", caption, to_svg(shown))
 
 
 def precision_recall(setting: Setting) -> Plot:
@@ -123,7 +120,7 @@ def precision_recall(setting: Setting) -> Plot:
 def precision_recall_by_task(setting: Setting) -> Plot:
     """Mean precision and recall of the classes of each task after the last one."""
     arms, tasks = setting.finished_arms(), np.arange(1, len(setting.task_sizes) + 1)
-    shown, (axes,) = figure(3.2)
+    shown, (axes,) = figure(2.9)
     for arm in arms:
         look = arm_style(arm, arms)
         gap = np.mean([_gap_by_task(setting, result.metrics) for result in arm.results.values()], axis=0)
@@ -173,5 +170,5 @@ def _extremes(classes: Classes, values: np.ndarray) -> str:
     ):
         if values[k] * (1 if word == "gain" else -1) > 0:
             images = number(int(classes.counts[k]), "training image")
-            found.append(f"Largest {word}: {classes.names[k]} ({points(values[k] / 100, 1)}, {images}).")
+            found.append(f"Largest {word}: {shorten(classes.names[k])} ({points(values[k] / 100, 1)}, {images}).")
     return " ".join(found)

@@ -9,7 +9,6 @@ from pilot_tal.metrics import tail_classes
 from pilot_tal.report.study import Setting
 from pilot_tal.report.svg import INK, Plot, colour, figure, legend, to_svg
 from pilot_tal.report.tal_state import TaskState, over_steps, read_states
-from pilot_tal.report.text import slug
 from pilot_tal.rundir import Run
 
 
@@ -28,7 +27,7 @@ def tal_over_steps(setting: Setting) -> Iterator[Plot]:
             f"Mean α·w over all classes at the end of a task: {', '.join(f'{end:.2f}' for end in ends)}."
         )
         title = f"Q and α·w over the steps: {arm.label}"
-        yield Plot(f"tal-state-{slug(arm.label)}", title, caption, _draw(run, states, colour(arm.loss)))
+        yield Plot(f"tal-state-{arm.slug}", title, caption, _draw(run, states, colour(arm.loss)))
 
 
 def _draw(run: Run, states: list[TaskState], tail_colour: str) -> str:
@@ -44,9 +43,8 @@ def _draw(run: Run, states: list[TaskState], tail_colour: str) -> str:
     panels[0].set_ylabel("Q")
     panels[1].set_ylabel("α·w")
     panels[1].set_xlabel("step")
-    panels[1].axhline(1, color=INK, linewidth=1)
-    panels[1].text(1.0, 1, " 1", transform=panels[1].get_yaxis_transform(), va="center")
-    legend(shown, panels[0])
+    panels[1].axhline(1, color=INK, linewidth=1, alpha=0.6, label="α·w = 1")
+    legend(shown, panels[1])
     return to_svg(shown)
 
 

@@ -14,7 +14,7 @@ _NUMBERED_UP_TO = 12  # tasks; more do not leave room for a number in each cell
 def accuracy_after_task(setting: Setting) -> Plot:
     """Accuracy over the classes seen, after each task."""
     arms, tasks = setting.finished_arms(), np.arange(1, len(setting.task_sizes) + 1)
-    shown, (axes,) = figure(3.2)
+    shown, (axes,) = figure(2.9)
     for index, arm in enumerate(arms):
         runs = 100 * np.array([arm.results[seed].metrics["accuracy_after_task"] for seed in arm.seeds])
         shift = 0.06 * (index - (len(arms) - 1) / 2)  # so that the bars of two arms do not hide each other
@@ -28,20 +28,25 @@ def accuracy_after_task(setting: Setting) -> Plot:
             markersize=4,
             **arm_style(arm, arms),
         )
-    axes.set(xlabel="after task", ylabel="accuracy on the classes seen, %", xticks=tasks)
+    axes.set(xlabel="after task", ylabel="accuracy, %", xticks=tasks)
     axes.margins(y=0.1)
     legend(shown, axes)
-    caption = "Mean over seeds; bars are one standard deviation. The mean over the tasks is A_Avg, the end A_Last."
+    caption = (
+        "Over all classes seen by then; mean over seeds, bars are one standard deviation. "
+        "The mean over the tasks is A_Avg, the end is A_Last."
+    )
     return Plot("accuracy-after-task", "Accuracy after each task", caption, to_svg(shown))
 
 
 def task_matrices(setting: Setting) -> Iterator[Plot]:
     """Accuracy on each task's classes after each task: for every arm, and its difference to CE."""
-    for arm in setting.finished_arms():
-        matrix = 100 * arm.mean_over_seeds("task_matrix")
+    matrices = [(arm, 100 * arm.mean_over_seeds("task_matrix")) for arm in setting.finished_arms()]
+    everything = np.stack([matrix for _, matrix in matrices])
+    limits = (10 * np.floor(np.nanmin(everything) / 10), 10 * np.ceil(np.nanmax(everything) / 10))
+    for arm, matrix in matrices:
         caption = "Accuracy in percent on the classes of a task (column) after each task (row), mean over seeds."
-        svg = _matrix(matrix, "cividis", (0, 100), "{:.0f}")
-        yield Plot(f"task-matrix-{slug(arm.label)}", f"Task × task: {arm.label}", caption, svg)
+        svg = _matrix(matrix, "cividis", limits, "{:.0f}")
+        yield Plot(f"task-matrix-{arm.slug}", f"Task × task: {arm.label}", caption, svg)
     for arm in setting.compared_arms():
         base, seeds = setting.baseline(arm), setting.pairs(arm)
         assert base is not None
@@ -52,7 +57,7 @@ def task_matrices(setting: Setting) -> Iterator[Plot]:
         name = f"{arm.label} − {LOSSES[BASELINE]}"
         caption = f"{name}, in points: orange is higher with {arm.label}, purple lower."
         svg = _matrix(matrix, "PuOr_r", (-limit, limit), "{:+.1f}")
-        yield Plot(f"task-matrix-difference-{slug(arm.label)}", f"Task × task: {name}", caption, svg)
+        yield Plot(f"task-matrix-difference-{arm.slug}", f"Task × task: {name}", caption, svg)
 
 
 def differences(study: Study, metric: str, name: str) -> Plot | None:

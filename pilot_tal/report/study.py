@@ -5,7 +5,7 @@ loss and any other value of the config, over several seeds. Two arms are compare
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Arm:
     shared: Values
     own: Values
     label: str = ""
+    slug: str = ""
     variant: str = ""
     own_variant: str = ""
     results: dict[int, Result] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Setting:
     task_sizes: tuple[int, ...]
     fidelity: str
     originals: tuple[int, ...]
+    slug: str = ""
     arms: list[Arm] = field(default_factory=list)
 
     @property
@@ -112,12 +114,6 @@ class Setting:
     def tasks_name(self) -> str:
         """`5 tasks`."""
         return number(len(self.task_sizes), "task")
-
-    @property
-    def slug(self) -> str:
-        """File name of the setting; unique, for it holds the number of classes and the first task."""
-        sizes = f"{sum(self.task_sizes)}c-{len(self.task_sizes)}t-{self.task_sizes[0]}"
-        return slug(f"{self.dataset} {self.method} {sizes} {self.fidelity}")
 
     def finished_arms(self) -> list[Arm]:
         """Arms with at least one finished run."""
@@ -217,6 +213,7 @@ def make_study(runs: Sequence[Run]) -> Study:
         setting.arms.sort(key=lambda a: (_place(ENGINES, a.engine), a.shared, _place(LOSSES, a.loss), a.own))
         _label(setting.arms)
     ordered = sorted(settings.values(), key=_setting_order)
+    _name_files(ordered, lambda s: f"{s.dataset} {s.method} {s.tasks_name} {s.fidelity}")
     return Study(ordered, remarks)
 
 
@@ -274,6 +271,17 @@ def _label(arms: list[Arm]) -> None:
         extra = [text for text in (engine, arm.variant, arm.own_variant) if text]
         name = LOSSES.get(arm.loss, arm.loss)
         arm.label = clean(f"{name} ({', '.join(extra)})" if extra else name)
+    _name_files(arms, lambda arm: arm.label)
+
+
+def _name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
+    """Gives each item a file name that no other has."""
+    taken: set[str] = set()
+    for item in items:
+        base = slug(name(item))
+        candidates = (base, *(f"{base}-{i}" for i in range(2, len(items) + 1)))
+        item.slug = next(c for c in candidates if c not in taken)
+        taken.add(item.slug)
 
 
 def _distinct(all_values: list[Values], values: Values) -> list[str]:

@@ -86,7 +86,7 @@ def arm_style(arm: Arm, arms: list[Arm]) -> dict[str, str]:
 
 
 def figure(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[Axes]]:
-    """A figure of the common width and its axes, row by row."""
+    """A figure of the common width and its axes, row by row; a legend makes it higher."""
     shown = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = shown.subplots(rows, columns, squeeze=False, **options)
     return shown, list(axes.flat)
@@ -95,7 +95,11 @@ def figure(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[F
 def legend(shown: Figure, axes: Axes) -> None:
     """The legend above the plot, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
-    shown.legend(handles, labels, loc="outside upper center", ncols=2 if max(map(len, labels)) > 18 else 3)
+    if not handles:
+        return
+    columns = 3 if max(map(len, labels)) <= 14 else 2 if max(map(len, labels)) <= 24 else 1
+    shown.set_figheight(shown.get_figheight() + 0.22 * -(-len(labels) // columns))
+    shown.legend(handles, labels, loc="outside upper center", ncols=columns)
 
 
 def to_svg(shown: Figure) -> str:

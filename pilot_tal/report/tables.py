@@ -57,6 +57,9 @@ def paper_layout_table(study: Study) -> Table:
         rows = groups.setdefault(group, {})
         rows.setdefault((arm.loss, arm.own_variant), {})[_place(setting)] = arm
     keys = [(place, key) for place in places for key in _COMPARED]
+    rivals = {
+        place: sum(any(place in arms for arms in rows.values()) for rows in groups.values()) for place in places
+    }
     tops = {
         k: _best_mean((arms.get(k[0]) for rows in groups.values() for arms in rows.values()), k[1]) for k in keys
     }
@@ -68,7 +71,7 @@ def paper_layout_table(study: Study) -> Table:
             for place, key in keys:
                 mean = _mean(arms.get(place), key)
                 best = mean is not None and mean == bests[place, key] and len(rows) > 1
-                top = mean is not None and mean == tops[place, key] and len(groups) > 1
+                top = mean is not None and mean == tops[place, key] and rivals[place] > 1
                 cells.append(percent_cell(mean, best=best, top=top))
             table.rows.append(cells)
     return table

@@ -64,6 +64,11 @@ def clean(name: object) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def shorten(text: str, limit: int = 40) -> str:
+    """`text`, cut with an ellipsis where it is longer than `limit`."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def latex(text: str) -> str:
     """`text` as LaTeX prints it literally."""
     return "".join(_LATEX.get(c, c) for c in clean(text))
