@@ -1,9 +1,13 @@
 """Two things that are particular to the recordings, kept out of the loss and the learner themselves."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
 
 from pilot_tal.learners.mos import MOS
+from pilot_tal.learners.mos_statistics import JITTER, ClassStatistics
 from pilot_tal.tal import TAL
 from pilot_tal.task import TaskInfo
 
@@ -41,6 +45,12 @@ class RecordedMOS(MOS):
     """
 
     _moved: list[Tensor] | None = None
+    recorded: Mapping[int, ClassStatistics] = MappingProxyType({})
+    """Centroids by class, where they were recorded: the outcome of a random clustering."""
+
+    def describe(self, label: int, features: Tensor) -> ClassStatistics:
+        """The recorded centroids of a class, or its own statistics."""
+        return self.recorded[label] if label in self.recorded else super().describe(label, features)
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -57,3 +67,14 @@ class RecordedMOS(MOS):
             return means
         first = self.finished[0].parts
         return [m + (moved - part) / count for m, moved, part in zip(means, self._moved, first, strict=True)]
+
+
+def recorded_centroids(arrays: Mapping[str, Tensor]) -> dict[int, ClassStatistics]:
+    """Statistics of the classes whose `class_mean.{c}` holds several centroids, from the arrays of a task."""
+    found = {}
+    for name, means in arrays.items():
+        if name.startswith("class_mean.") and means.ndim == 2:
+            label = name.removeprefix("class_mean.")
+            variances = arrays[f"class_cov.{label}"].float() + JITTER
+            found[int(label)] = ClassStatistics(means.float(), variances=variances)
+    return found

@@ -56,7 +56,9 @@ class Recording:
 
     def group(self, prefix: str) -> dict[str, Tensor]:
         """All tensors under a prefix, without it."""
-        return {k.removeprefix(prefix): torch.from_numpy(v) for k, v in self.arrays.items() if k.startswith(prefix)}
+        return {
+            k.removeprefix(prefix): torch.from_numpy(v) for k, v in self.arrays.items() if k.startswith(prefix)
+        }
 
     def train_batches(self, task: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The training batches of a task in their order."""
@@ -73,7 +75,7 @@ class Recording:
         labels = torch.cat([y for _, y in self.train_batches(index)]) - first
         if labels.min() < 0 or labels.max() >= size:
             raise PilotTalError(f"{self.path}: task {index} has training labels outside its {size} classes")
-        counts = torch.bincount(labels, minlength=size).tolist()
+        counts = torch.bincount(labels, minlength=size).clamp_min(1).tolist()  # no recorded loss reads them
         return TaskInfo(index, len(self.sizes), first, first + size, tuple(counts))
 
     def config(self) -> MethodConfig:
@@ -112,7 +114,7 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def _check_meta(path: Path, meta: Any) -> None:
-    if not isinstance(meta, dict) or not _REQUIRED <= meta.keys() or not isinstance(meta["hp"], dict):
+    if not isinstance(meta, dict) or not meta.keys() >= _REQUIRED or not isinstance(meta["hp"], dict):
         missing = sorted(_REQUIRED - meta.keys()) if isinstance(meta, dict) else sorted(_REQUIRED)
         raise PilotTalError(f"{path}: meta lacks {', '.join(missing) or 'settings (hp)'}")
     for name in meta:

@@ -10,9 +10,10 @@ from torch import Tensor
 from pilot_tal.backbone import FrozenViT, build_from_state
 from pilot_tal.errors import PilotTalError
 from pilot_tal.learners import Learner, build_learner
-from pilot_tal.recorded import RecordedMOS, RecordedTAL
-from pilot_tal.recording import Recording, read_recording
+from pilot_tal.learners.mos import MOS
 from pilot_tal.losses import build_loss
+from pilot_tal.recorded import RecordedMOS, RecordedTAL, recorded_centroids
+from pilot_tal.recording import Recording, read_recording
 from pilot_tal.tal import TAL
 from pilot_tal.task import TaskInfo
 from pilot_tal.training import Criterion, train_task
@@ -68,8 +69,8 @@ def replay_file(path: str | Path) -> Iterator[TaskReport]:
 def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterator[TaskReport]:
     meta, config = recording.meta, recording.config()
     shape = (backbone, config, sum(recording.sizes), len(recording.sizes), meta["fidelity"])
-    learner = RecordedMOS(*shape) if meta["method"] == "mos" and meta["fidelity"] == "fixed" else None
-    learner = learner or build_learner(meta["method"], *shape)
+    recorded_mos = meta["method"] == "mos" and meta["fidelity"] == "fixed"
+    learner = RecordedMOS(*shape) if recorded_mos else build_learner(meta["method"], *shape)
     learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
     for index in range(len(recording.sizes)):
         task = recording.task(index)
@@ -84,7 +85,7 @@ def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterat
             config=config,
             device="cpu",
             on_begin=lambda index=index: _write_new_rows(learner, recording, index),
-            on_step=lambda info: seen_losses.append(info.loss),
+            on_step=lambda info, seen=seen_losses: seen.append(info.loss),
         )
         _inject_draws(learner, recording, loss, index)
         learner.end_task(lambda index=index: recording.train_batches(index))
@@ -95,9 +96,7 @@ def _criterion(recording: Recording, loss: str, task: TaskInfo) -> Criterion:
     if loss == "ce":
         return build_loss("ce")
     meta = recording.meta
-    return RecordedTAL(
-        TAL(task.num_classes, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
-    )
+    return RecordedTAL(TAL(task.num_classes, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64))
 
 
 @torch.no_grad()
@@ -106,23 +105,27 @@ def _write_new_rows(learner: Learner, recording: Recording, index: int) -> None:
     own = learner.named_tensors()
     for name, rows in recording.group(f"begin{index}.").items():
         if name not in own or own[name][learner.new_rows()].shape != rows.shape:
-            raise PilotTalError(f"{recording.path}: begin{index}.{name} {list(rows.shape)} does not fit the learner")
+            raise PilotTalError(
+                f"{recording.path}: begin{index}.{name} {list(rows.shape)} does not fit the learner"
+            )
         own[name][learner.new_rows()] = rows
 
 
 def _inject_draws(learner: Learner, recording: Recording, loss: str, index: int) -> None:
-    """Hands the recorded mini-batches of MOS's alignment to the learner, split by epoch."""
-    prefix = f"{loss}.task{index}.align"
-    if f"{prefix}.features" not in recording.arrays:
+    """Hands what MOS drew at the end of the task to the learner: centroids, and alignment batches by epoch."""
+    if not isinstance(learner, MOS):
         return
-    features, labels = recording.tensor(f"{prefix}.features"), recording.tensor(f"{prefix}.labels")
+    arrays = recording.group(f"{loss}.task{index}.")
+    if isinstance(learner, RecordedMOS):
+        learner.recorded = recorded_centroids(arrays)
     epochs = learner.config.crct_epochs
-    if len(features) % epochs:
-        raise PilotTalError(f"{recording.path}: {prefix} has {len(features)} batches for {epochs} epochs")
-    step = len(features) // epochs
-    learner.draws = lambda epoch: zip(
-        features[epoch * step : (epoch + 1) * step], labels[epoch * step : (epoch + 1) * step], strict=True
-    )
+    if index == 0 or epochs == 0:
+        return
+    if "align.features" not in arrays or len(arrays["align.features"]) % epochs:
+        raise PilotTalError(f"{recording.path}: {loss}.task{index}.align needs batches for {epochs} epochs")
+    by_epoch = zip(arrays["align.features"].chunk(epochs), arrays["align.labels"].chunk(epochs), strict=True)
+    epoch_batches = [list(zip(features, labels, strict=True)) for features, labels in by_epoch]
+    learner.draws = epoch_batches.__getitem__
 
 
 def _compare(
@@ -136,7 +139,7 @@ def _compare(
         problems.append(f"not recorded: {name}")
     extra = {"statistics": learner.statistics(), "loss": {}}
     if isinstance(criterion, RecordedTAL):
-        extra["loss"] = {"Q": criterion.tal.Q, "alpha": criterion.tal.alpha}
+        extra["loss"] = {"Q": criterion.tal.Q, "alpha": torch.as_tensor(criterion.tal.alpha)}
     for values in extra.values():
         for name, value in values.items():
             if f"{prefix}{name}" in recording.arrays:

@@ -108,9 +108,7 @@ class FrozenViT(nn.Module):
         """The query feature [B, dim] of embedded tokens: CLS after the plain frozen network."""
         return self.run(tokens)[:, 0]
 
-    def run(
-        self, tokens: Tensor, extras: Mapping[int, BlockExtras] | None = None, keep: slice = CLS
-    ) -> Tensor:
+    def run(self, tokens: Tensor, extras: Mapping[int, BlockExtras] | None = None, keep: slice = CLS) -> Tensor:
         """Runs all blocks and the final norm; gives the output tokens `keep` only.
 
         The last block attends from, and runs its MLP on, the kept tokens alone: the others would be thrown away.

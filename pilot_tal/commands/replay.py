@@ -1,15 +1,18 @@
 """`pilot-tal replay`: recorded runs of the original learners, played through ours."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 
-def replay(
-    files: list[Path] = typer.Argument(
-        ..., help="Recordings (.npz) of a learner: its ViT, batches, start, and what every task ended with."
-    ),
-) -> None:
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Recordings (.npz): a ViT, its batches, a start, and what every task ended with."),
+]
+
+
+def replay(files: Files) -> None:
     """Plays recordings through our learners and says how far the two part.
 
     For each file, loss and task: the largest difference in the losses of the steps (allowed 1e-4), in the learned

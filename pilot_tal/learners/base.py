@@ -35,9 +35,7 @@ class Learner(nn.Module):
     reschedules: ClassVar[bool] = True
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
 
-    def __init__(
-        self, backbone: FrozenViT, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str
-    ):
+    def __init__(self, backbone: FrozenViT, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__()
         self.backbone = backbone
         self.config = config

@@ -128,7 +128,9 @@ class CODAPrompt(Learner):
         """The sum of components weighted by cos(q ∘ A, K), its first half as keys, its second as values."""
         weights = attended_cosine(query, keys, attentions)
         prompt = torch.einsum("br,rld->bld", weights, prompts)
-        key, value = prompt.unflatten(-1, (self.backbone.num_heads, self.backbone.head_dim)).transpose(1, 2).chunk(2, 2)
+        key, value = (
+            prompt.unflatten(-1, (self.backbone.num_heads, self.backbone.head_dim)).transpose(1, 2).chunk(2, 2)
+        )
         return BlockExtras(prefix=(key, value))
 
     def named_tensors(self) -> dict[str, Tensor]:

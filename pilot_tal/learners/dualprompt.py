@@ -47,7 +47,9 @@ class DualPrompt(PoolLearner):
         # Blocks take the G- and E-prompts in their order; a block asked for twice gets the G-prompt.
         depth = range(backbone.depth)
         self.g_blocks = [block for block in depth if block in config.g_prompt_layer_idx]
-        self.e_blocks = [block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks]
+        self.e_blocks = [
+            block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks
+        ]
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""
@@ -62,9 +64,7 @@ class DualPrompt(PoolLearner):
         features, _ = self._features(tokens, lambda: self.cached_query(tokens, ids), training=False)
         return self.seen_logits(features, self.head)
 
-    def _features(
-        self, tokens: Tensor, query: Callable[[], Tensor], training: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _features(self, tokens: Tensor, query: Callable[[], Tensor], training: bool) -> tuple[Tensor, Tensor]:
         chosen, similarity = self.select(tokens, query, training)
         prefixes = e_prefixes(self.prompt, chosen, len(tokens), mixed=self.fidelity == "pilot")
         extras = {b: _prefix(self.g_prompt[i].unsqueeze(0)) for i, b in enumerate(self.g_blocks)}

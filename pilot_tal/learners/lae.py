@@ -1,6 +1,7 @@
 """LAE: one small module in the first blocks, learned online, and its slow copy offline; both vote."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,9 @@ class Prefix(nn.Module):
 
     def extras(self) -> BlockExtras:
         """What it adds to a block."""
-        key, value = (part().unflatten(-1, self.heads).transpose(0, 1).unsqueeze(0) for part in (self.key, self.val))
+        key, value = (
+            part().unflatten(-1, self.heads).transpose(0, 1).unsqueeze(0) for part in (self.key, self.val)
+        )
         return BlockExtras(prefix=(key, value), compensated=True)
 
 
@@ -105,16 +108,17 @@ class LAE(Learner):
         self.pets_emas = nn.ModuleList(PETS[config.pet_cls](backbone, config) for _ in self.blocks)
         self.pets_emas.load_state_dict(self.pets.state_dict())
         self.pets_emas.requires_grad_(False)
-        self.fc = _linear(backbone.dim, 0)
+        self.fc: nn.Linear | None = None  # grown by every task
         self.frozen = False
 
     def begin_task(self, task: TaskInfo) -> None:
         """Grows the classifier by the task's classes."""
         super().begin_task(task)
-        old, self.fc = self.fc, _linear(self.backbone.dim, task.stop).to(self.fc.weight.device)
-        with torch.no_grad():
-            self.fc.weight[: task.first] = old.weight
-            self.fc.bias[: task.first] = old.bias
+        old, self.fc = self.fc, self._new_head(task.stop)
+        if old is not None:
+            with torch.no_grad():
+                self.fc.weight[: task.first] = old.weight
+                self.fc.bias[: task.first] = old.bias
 
     def new_rows(self) -> slice:
         """The classifier's rows for the current task."""
@@ -156,22 +160,21 @@ class LAE(Learner):
         extras = {block: pet.extras() for block, pet in zip(self.blocks, pets, strict=True)}
         return self.backbone.run(tokens, extras)[:, 0]
 
-    def grow_to(self, stops: list[int]) -> None:
+    def grow_to(self, stops: Sequence[int]) -> None:
         """Gives the classifier its rows."""
         super().grow_to(stops)
-        self.fc = _linear(self.backbone.dim, stops[-1] if stops else 0).to(self.fc.weight.device)
+        self.fc = self._new_head(stops[-1]) if stops else None
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Online and offline modules and the classifier."""
         named = {f"pets_emas.{name}": tensor for name, tensor in self.pets_emas.named_parameters()}
         named |= {f"pets.{name}": tensor for name, tensor in self.pets.named_parameters()}
-        return named | {"fc.weight": self.fc.weight, "fc.bias": self.fc.bias}
+        return named if self.fc is None else named | {"fc.weight": self.fc.weight, "fc.bias": self.fc.bias}
 
-
-def _linear(dim: int, num_classes: int) -> nn.Linear:
-    """A classifier with weights uniform in ±sqrt(3 / dim) and zero bias."""
-    linear = nn.utils.skip_init(nn.Linear, dim, num_classes)
-    bound = math.sqrt(3 / dim)
-    nn.init.uniform_(linear.weight, -bound, bound)
-    nn.init.zeros_(linear.bias)
-    return linear
+    def _new_head(self, num_classes: int) -> nn.Linear:
+        """A classifier with weights uniform in ±sqrt(3 / dim) and zero bias."""
+        dim = self.backbone.dim
+        head = nn.Linear(dim, num_classes)
+        nn.init.uniform_(head.weight, -math.sqrt(3 / dim), math.sqrt(3 / dim))
+        nn.init.zeros_(head.bias)
+        return head.to(next(self.pets.parameters()).device)

@@ -78,9 +78,13 @@ class MOS(Learner):
     def begin_task(self, task: TaskInfo) -> None:
         """Makes room for the task's prototypes and fixes the mean adapter it is merged with."""
         if task.first > 0 and not self.classes:
-            raise PilotTalError("MOS cannot go on from tensors alone: the statistics of the old classes are missing")
+            raise PilotTalError(
+                "MOS cannot go on from tensors alone: the statistics of the old classes are missing"
+            )
         super().begin_task(task)
-        self.prototypes = torch.cat((self.prototypes, self.prototypes.new_zeros(task.num_classes, self.backbone.dim)))
+        self.prototypes = torch.cat(
+            (self.prototypes, self.prototypes.new_zeros(task.num_classes, self.backbone.dim))
+        )
         means = [known.means for known in self.classes.values()]
         self._old_means = torch.cat(means) if means else self.prototypes.new_zeros(0, self.backbone.dim)
         self._mean_parts = self.mean_parts(task.index) if task.index > 0 else []
@@ -140,11 +144,14 @@ class MOS(Learner):
         for label in range(self.task.first, self.task.stop):
             own = labels == label
             if bool(own.any()):
-                method, centroids = self.config.ca_storage_efficient_method, self.config.n_centroids
-                self.classes[label] = class_statistics(features[own], method, centroids)
+                self.classes[label] = self.describe(label, features[own])
                 self.prototypes[label] = prototypes[own].mean(dim=0)
         if self.task.index > 0:
             self._align()
+
+    def describe(self, label: int, features: Tensor) -> ClassStatistics:
+        """What is kept of a class with these features."""
+        return class_statistics(features, self.config.ca_storage_efficient_method, self.config.n_centroids)
 
     @torch.no_grad()
     def _training_features(self, images: Images) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,13 +195,13 @@ class MOS(Learner):
         sources = [(label, k) for label, known in self.classes.items() for k in known.drawable(skip)]
         size = SAMPLES_PER_IMAGE * self.config.batch_size
         chosen = torch.randperm(len(sources) * size)[: self.seen * size] // size
-        device, dim = self.sigma.device, self.backbone.dim
-        features, labels = torch.empty(len(chosen), dim, device=device), torch.empty_like(chosen)
-        for index, (label, centroid) in enumerate(sources):
-            rows = (chosen == index).nonzero().squeeze(1)
-            features[rows.to(device)] = self.classes[label].draw(centroid, len(rows))
-            labels[rows] = label
-        yield from zip(features.split(size), labels.to(device).split(size), strict=True)
+        numbers = torch.bincount(chosen, minlength=len(sources)).tolist()
+        drawn = [self.classes[label].draw(k, n) for (label, k), n in zip(sources, numbers, strict=True)]
+        device = self.sigma.device
+        features = torch.empty(len(chosen), self.backbone.dim, device=device)
+        features[torch.argsort(chosen).to(device)] = torch.cat(drawn)
+        labels = torch.tensor([label for label, _ in sources])[chosen].to(device)
+        yield from zip(features.split(size), labels.split(size), strict=True)
 
     # Evaluation.
 
@@ -219,6 +226,8 @@ class MOS(Learner):
         """Test features under one adapter; those of a finished task never change."""
         if index >= len(self.finished):
             return self.features(tokens, list(self.cur.parts))
+        if self.fidelity == "pilot" and index == 1:
+            index = 0  # the mean of one snapshot
         parts = self.adapter_parts(index)
         return self.cache.get(("adapter", index), ids, tokens, lambda rows: self.features(rows, parts))
 

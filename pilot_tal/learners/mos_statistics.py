@@ -1,4 +1,4 @@
-"""What MOS remembers of a class: where its features lie and how they spread, stored once in a form to draw from."""
+"""What MOS remembers of a class: where its features lie and how they spread, stored once, ready to draw from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
