@@ -32,9 +32,7 @@ def extract(archive: Path, target: Path, folder: str) -> Path:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     except (tarfile.TarError, EOFError, zlib.error, LZMAError) as error:
-        raise PilotTalError(
-            f"cannot read the archive {archive}: {error}; remove it to fetch it anew"
-        ) from error
+        raise PilotTalError(f"cannot read the archive {archive}: {error}; remove it to fetch it anew") from error
     except OSError as error:
         raise PilotTalError(f"cannot extract {archive} to {final}: {error.strerror or error}") from error
     return final
@@ -60,13 +58,9 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
     path = PurePosixPath(member.name)
     windows = PureWindowsPath(member.name)
     if path.is_absolute() or windows.drive or windows.root or ".." in windows.parts:
-        raise PilotTalError(
-            f"{archive} is not safe: its member {member.name!r} would leave the target folder"
-        )
+        raise PilotTalError(f"{archive} is not safe: its member {member.name!r} would leave the target folder")
     if not (member.isfile() or member.isdir()):
-        raise PilotTalError(
-            f"{archive} is not safe: its member {member.name!r} is neither a file nor a folder"
-        )
+        raise PilotTalError(f"{archive} is not safe: its member {member.name!r} is neither a file nor a folder")
 
 
 def _merge(source: Path, target: Path) -> None:

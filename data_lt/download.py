@@ -25,9 +25,7 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
     when the connection breaks, and the next call goes on from there. Images that are there are left alone.
     """
     if card.url is None:
-        raise PilotTalError(
-            f"there is nothing to download for {card.name}: {card.source or 'it is made here'}"
-        )
+        raise PilotTalError(f"there is nothing to download for {card.name}: {card.source or 'it is made here'}")
     data_root = Path(data_root)
     try:
         data_root.mkdir(parents=True, exist_ok=True)
@@ -57,9 +55,7 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
         _resume(url, part)
         os.unlink(output)
         try:
-            os.link(
-                part, output
-            )  # keeps the part while the checksum is computed: stopping then loses nothing
+            os.link(part, output)  # keeps the part while the checksum is computed: stopping then loses nothing
         except OSError:
             part.replace(output)
 

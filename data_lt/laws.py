@@ -47,9 +47,7 @@ def exponential_counts(num_classes: int, n_max: int, n_min: int) -> list[int]:
     return [math.floor(n_max * (n_min / n_max) ** (k / last) + 1e-9) for k in range(num_classes)]
 
 
-def quotas(
-    law: str, num_classes: int, n_max: int, n_min: int, shape: float = 6.0, seed: int = 0
-) -> list[int]:
+def quotas(law: str, num_classes: int, n_max: int, n_min: int, shape: float = 6.0, seed: int = 0) -> list[int]:
     """The quotas of the law named `law` (see `LAWS`), largest first; only `draw` looks at the seed."""
     if law == "profile":
         return pareto_counts(num_classes, n_max, n_min, shape)

@@ -137,9 +137,7 @@ def _manifest_path(source: str | Path) -> Path:
     if isinstance(source, str) and source in CARDS:
         path = CARDS[source].manifest_path
         if path is None:
-            raise PilotTalError(
-                f"no manifest is shipped for {source}: it is built from the images on your disk"
-            )
+            raise PilotTalError(f"no manifest is shipped for {source}: it is built from the images on your disk")
         return path
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:

@@ -31,7 +31,8 @@ class Pool:
     """The images that were found: class → name → path relative to `layout.root`, with forward slashes.
 
     Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are
-    spelt as the disk spells them.
+    spelt as the disk spells them. In `train/` and `test/` of a user's own set the same name may stand for two
+    images, so there a name is `train/name` or `test/name`.
     """
 
     layout: Layout
@@ -96,7 +97,7 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
             for key in (os.path.realpath(folder.path), (part, label)):  # a link, or another spelling of é
                 if seen.setdefault(key, folder.path) != folder.path:
                     raise PilotTalError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
-            _add_class(pool, label, part, folder)
+            _add_class(pool, label, part, folder, f"{part}/" if known is None and len(layout.parts) > 1 else "")
     for label, files in pool.files.items():
         if not files:
             raise PilotTalError(
@@ -106,7 +107,7 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
     return pool
 
 
-def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry) -> None:
+def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: str) -> None:
     """Adds the images of one class folder."""
     files = pool.files.setdefault(label, {})
     prefix = f"{part}/{folder.name}" if part else folder.name
@@ -116,7 +117,7 @@ def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry) -> None:
         _check_entry(entry)
         if not entry.is_file():
             continue
-        name = _nfc(entry.name)
+        name = before + _nfc(entry.name)
         if name in files:
             raise PilotTalError(
                 f"class {label!r} has the name {name!r} twice, as {files[name]} and {prefix}/{entry.name} "
@@ -143,8 +144,7 @@ def official_pools(card: DatasetCard, pool: Pool) -> tuple[dict[str, list[str]],
         )
     if card.official_split:
         return tuple(
-            _listed(pool, _required_list(card, homes, f"meta/{part}.txt"), ".jpg")
-            for part in ("train", "test")
+            _listed(pool, _required_list(card, homes, f"meta/{part}.txt"), ".jpg") for part in ("train", "test")
         )
     if card.file_list:
         for home in homes:
@@ -218,8 +218,6 @@ def _nfc(name: str) -> str:
 def _check_entry(entry: os.DirEntry) -> None:
     """Refuses a dead link, and a name that a text file cannot carry."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in entry.name):
-        raise PilotTalError(
-            f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it"
-        )
+        raise PilotTalError(f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it")
     if entry.is_symlink() and not os.path.exists(entry.path):
         raise PilotTalError(f"{entry.path} is a link that leads nowhere or in a circle; repair or remove it")

@@ -99,9 +99,7 @@ def make_recipe(card: DatasetCard, **options: Any) -> Recipe:
     base = Recipe(card.law, card.shape, card.n_max, card.n_min, card.test_per_class, card.seed)
     recipe = dataclasses.replace(base, **{key: value for key, value in options.items() if value is not None})
     if recipe.law == "none" and options.get("n_max") is None:
-        recipe = dataclasses.replace(
-            recipe, n_max=None
-        )  # the largest balanced set, not the card's largest class
+        recipe = dataclasses.replace(recipe, n_max=None)  # the largest balanced set, not the card's largest class
     return recipe
 
 
@@ -161,9 +159,7 @@ def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | P
             missing,
         )
     frame = manifest.frame()
-    frame["path"] = [
-        pool.files[label][name] for label, name in (path.split("/", 1) for path in frame["path"])
-    ]
+    frame["path"] = [pool.files[label][name] for label, name in (path.split("/", 1) for path in frame["path"])]
     return LongTailedSet(
         name=manifest.name,
         root=pool.layout.root,
@@ -189,6 +185,4 @@ def _missing_classes(
 def _how_to_get(card: DatasetCard, data_root: str | Path) -> str:
     if card.url is None:
         return ""
-    return (
-        f"; get them with: pilot-tal build {card.name} --download --data-root {shlex.quote(str(data_root))}"
-    )
+    return f"; get them with: pilot-tal build {card.name} --download --data-root {shlex.quote(str(data_root))}"

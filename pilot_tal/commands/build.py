@@ -18,9 +18,7 @@ Datasets = Annotated[
         help="One or more of cub_lt, imagenetr_lt, food101_lt, folder_lt, demo_lt.", show_default=False
     ),
 ]
-DataRoot = Annotated[
-    Path, typer.Option(help="Where the images are: the dataset's folder, or a parent of it.")
-]
+DataRoot = Annotated[Path, typer.Option(help="Where the images are: the dataset's folder, or a parent of it.")]
 Out = Annotated[Path, typer.Option(help="Where the manifest and the pictures go.")]
 Download = Annotated[
     bool, typer.Option("--download", help="Fetch the official archive first, unless all images are there.")
@@ -37,9 +35,7 @@ Law = Annotated[
         show_default="the dataset's: profile",
     ),
 ]
-Shape = Annotated[
-    float | None, typer.Option(help="Shape of the Pareto law.", show_default="the dataset's: 6")
-]
+Shape = Annotated[float | None, typer.Option(help="Shape of the Pareto law.", show_default="the dataset's: 6")]
 Seed = Annotated[
     int | None, typer.Option(help="Seed of the split and of the draw.", show_default="the dataset's: 1993")
 ]
@@ -151,9 +147,7 @@ def _download(card: Any, data_root: Path, folder: Path | None) -> None:
             return
     typer.echo(f"{card.title}: fetching {card.url} to {data_root}")
     typer.echo(f"Licence: {card.licence}. Cite: {card.citation}")
-    typer.echo(
-        f"{card.title}: extracted to {download(card, data_root)}; the archive beside it may be removed"
-    )
+    typer.echo(f"{card.title}: extracted to {download(card, data_root)}; the archive beside it may be removed")
 
 
 def _verify(manifest: "Manifest", pool: "Pool") -> None:

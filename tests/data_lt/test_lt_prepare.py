@@ -1,14 +1,13 @@
 """From images on a disk to a set: every layout, complete and incomplete copies, strange files."""
 
 import hashlib
-import os
 import shutil
 import unicodedata
 
 import pytest
 from lt_helpers import by_class, cub_files, food101_files, imagenetr_files, make_folder, write_files
 
-from data_lt import CARDS, LongTailedSet, MissingImages, exponential_counts, prepare, read_manifest
+from data_lt import CARDS, DatasetCard, LongTailedSet, MissingImages, exponential_counts, prepare, read_manifest
 from data_lt.manifest import Manifest
 from data_lt.prepare import build_manifest, find_pool, make_recipe
 from data_lt.split import Recipe, Split
@@ -24,10 +23,8 @@ LAYOUTS = {
     "cub_lt": {
         "official": lambda path, train: f"CUB_200_2011/images/{path}",
         "pilot": lambda path, train: f"cub/{'train' if train else 'test'}/{path}",
-        "flat": lambda path, train: path,
     },
     "imagenetr_lt": {
-        "official": lambda path, train: f"imagenet-r/{path}",
         "pilot": lambda path, train: f"imagenet-r/{pick(path)}/{path}",
     },
 }
@@ -195,7 +192,11 @@ def test_folder_lt_takes_any_image_folder(tmp_path):
     assert result.class_names == ["größe eins", "images", "train", "two words"]
     pool = find_pool(CARDS["folder_lt"], root)
     assert len(pool.files["images"]) == 23
+    nested = tmp_path / "nested"
+    nested.mkdir()
+    (nested / "images").symlink_to(root)
     open_end = prepare("folder_lt", root)
+    assert prepare("folder_lt", nested).checksum == open_end.checksum
     assert open_end.law["n_max"] == 20 and open_end.law["largest"] == 20  # 30 images, 10 of them to test on
     merged = tmp_path / "merged"
     for k, path in enumerate(sorted(root.rglob("*.jpg"))):
@@ -299,11 +300,6 @@ def break_two_spellings(root):
         write_files(root, [unicodedata.normalize(form, "é/1.jpg")])
 
 
-def break_name_in_both_parts(root):
-    os.rename(root, root.with_name("parts"))
-    write_files(root, ["train/a/1.jpg", "train/a/2.jpg", "test/a/2.jpg"])
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -318,7 +314,6 @@ def break_name_in_both_parts(root):
         (break_link_to_parent, "class 'up' is empty"),
         (break_control_character, r"a/new\\nline.jpg' has a control character"),
         (break_two_spellings, "are the same class; keep one"),
-        (break_name_in_both_parts, "class 'a' has the name '2.jpg' twice, as train/a/2.jpg and test/a/2.jpg"),
     ],
 )
 def test_damaged_folders_are_refused_by_name(tmp_path, damage, words):
@@ -326,6 +321,40 @@ def test_damaged_folders_are_refused_by_name(tmp_path, damage, words):
     damage(root)
     with pytest.raises(PilotTalError, match=words):
         prepare("folder_lt", root)
+
+
+def test_an_official_image_in_both_parts_is_refused(tmp_path):
+    label = "001.Black_footed_Albatross"
+    write_files(tmp_path / "cub", [f"train/{label}/1.jpg", f"train/{label}/2.jpg", f"test/{label}/2.jpg"])
+    with pytest.raises(
+        PilotTalError, match=f"has the name '2.jpg' twice, as train/{label}/2.jpg and test/{label}/2.jpg"
+    ):
+        prepare("cub_lt", tmp_path)
+
+
+def test_parts_of_an_own_set_may_share_names(tmp_path):
+    for part, size in (("train", 20), ("test", 8)):
+        make_folder(tmp_path / part, {"a": size, "b": size}, b"")
+    result = prepare("folder_lt", tmp_path)
+    assert result.law["n_max"] == 18 and result.frame.path.is_unique  # 28 images of a class, 10 to test on
+    assert {path.split("/")[0] for path in result.frame.path} == {"train", "test"}
+    assert all((result.root / path).is_file() for path in result.frame.path)
+
+
+def test_a_set_that_makes_its_images_keeps_its_official_parts(tmp_path, monkeypatch):
+    def make(data_root):
+        make_folder(data_root / "toy/train", {"a": 9, "b": 5}, b"")
+        make_folder(data_root / "toy/test", {"a": 3, "b": 3}, b"")
+
+    card = DatasetCard("toy_lt", "Toy-LT", 2, None, 9, 4, 3, official_split=True, folders=("toy",), make=make)
+    monkeypatch.setitem(CARDS, "toy_lt", card)
+    write_files(tmp_path, [f"other {k}/x.jpg" for k in range(9)])  # another dataset in the same data root
+    result = prepare("toy_lt", tmp_path)
+    assert result.root == tmp_path / "toy" and result.card is card
+    assert all(
+        path.startswith(f"{split}/") for path, split in zip(result.frame.path, result.frame.split, strict=True)
+    )
+    assert len(result.frame) == result.law["train"] + 6
 
 
 def test_linked_classes_and_images_are_welcome(tmp_path):
