@@ -194,7 +194,7 @@ class TAL(nn.Module):
         if logits.shape != eager.shape or targets.shape != eager.batch or eager.owner is not self.Q:
             self._check_shapes(logits, targets)
             eager.prepare(logits.shape, self.Q)
-        if targets.dtype != torch.int64:
+        if targets.dtype != torch.int64 or not logits.is_floating_point():
             self._check_shapes(logits, targets)
         if self.validate is not False:
             _check_finite(logits)
@@ -299,7 +299,7 @@ class TAL(nn.Module):
                 f"update={self.update!r} give another: make TAL with the settings it was saved with"
             )
             return
-        self.Q = saved["Q"].to(self.Q)
+        self.Q = saved["Q"].to(self.Q, copy=True)  # never share memory with the source
         self._updates.fill_(int(saved["updates"]))
         self._discard_pending()
 

@@ -52,9 +52,10 @@ def steady_state(num_classes: int, r: float = 1.0, update: str = "paper") -> flo
         return 2.0 * p / (1.0 + math.sqrt(1.0 + 4.0 * a * p))
     from scipy.optimize import brentq
 
-    # Both terms are at most p/2 at the lower end; one of them is p at the upper end.
-    low = min(math.log(p / 2.0), math.log(p / (2.0 * a)) / r)
-    high = min(math.log(p), math.log(p / a) / r)
+    # Both terms are at most p/2 at the lower end; one of them is p at the upper end. A little more on both sides,
+    # lest rounding leave the root outside.
+    low = min(math.log(p / 2.0), math.log(p / (2.0 * a)) / r) - 1e-6
+    high = min(math.log(p), math.log(p / a) / r) + 1e-6
     return math.exp(brentq(lambda u: a * math.exp(r * u) + math.exp(u) - p, low, high, xtol=1e-14, rtol=1e-15))
 
 
@@ -79,7 +80,7 @@ def tal_loss(
     logits: Tensor,
     targets: Tensor,
     log_weight: Tensor,
-    log_alpha: float | Tensor,
+    log_alpha: float,
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> Tensor:
@@ -92,8 +93,7 @@ def tal_loss(
     columns = targets.unsqueeze(1)
     if ignore_index < 0:
         columns = columns.clamp(min=0)  # rows to ignore need some valid column
-    true_class = torch.as_tensor(-log_alpha).to(log_weight).expand(columns.shape)
-    shift = log_weight.expand(logits.shape).scatter(1, columns, true_class)
+    shift = log_weight.expand(logits.shape).scatter(1, columns, -log_alpha)
     return F.cross_entropy(logits + shift, targets, reduction=reduction, ignore_index=ignore_index)
 
 

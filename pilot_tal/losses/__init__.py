@@ -2,7 +2,7 @@
 
 Every loss follows one contract: `begin_task(TaskInfo)` before the first step of a task, then
 `loss(logits, targets)` on the logits of the task's own classes, with targets 0 … C−1. A new loss is a
-subclass of `TaskLoss` with a name and one method; `docs/losses.md` adds one in twenty lines.
+subclass of `TaskLoss` with a name and one or two methods; `docs/losses.md` adds one in twenty lines.
 """
 
 from pilot_tal.losses.balanced_softmax import BalancedSoftmax

@@ -11,6 +11,10 @@ from pilot_tal.losses.registry import register
 class BalancedSoftmax(TaskLoss):
     """Softmax whose terms weigh as much as the classes have images: −log( n_y e^{z_y} / Σ_k n_k e^{z_k} )."""
 
-    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def class_values(self, counts: Tensor) -> Tensor:
+        """log n_k."""
+        return counts.log()
+
+    def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """Cross-entropy on z_k + log n_k."""
-        return F.cross_entropy(logits + self.counts.log().to(logits.dtype), targets, reduction="none")
+        return F.cross_entropy(logits + values, targets)

@@ -1,4 +1,4 @@
-"""What all losses but TAL share: the task's class counts, the checks and the mean over the batch."""
+"""What all losses but TAL share: one value a class of the task, the checks, and float32 arithmetic."""
 
 import torch
 from torch import Tensor, nn
@@ -8,40 +8,40 @@ from pilot_tal.task import TaskInfo
 
 
 class TaskLoss(nn.Module):
-    """A loss over the classes of one task; subclasses give `per_sample` and may use `self.counts`.
-
-    `counts` holds the training images of each class of the task, the prior that some losses need.
-    """
-
-    counts: Tensor
+    """A loss over the classes of one task. Subclasses give `batch_loss`, and `class_values` if they use a prior."""
 
     def __init__(self):
         super().__init__()
-        self.register_buffer("counts", torch.zeros(0), persistent=False)
+        self._exact: Tensor | None = None
+
+    def class_values(self, counts: Tensor) -> Tensor:
+        """What the loss needs of each class, from the classes' training counts; float64 in and out."""
+        return counts
+
+    def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
+        """Mean loss of the batch, given the class values in the type and on the device of the logits."""
+        raise NotImplementedError
 
     def begin_task(self, task: TaskInfo) -> None:
-        """Takes over the class counts of `task`."""
+        """Gets the class values of `task` ready."""
         if min(task.counts) < 1:
             raise PilotTalError(f"every class of a task needs at least one training image, got {task.counts}")
-        self.counts = torch.tensor(task.counts, dtype=torch.float32, device=self.counts.device)
+        self._exact = self._values = self.class_values(torch.tensor(task.counts, dtype=torch.float64))
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of the batch, computed in float32 or better."""
-        if not len(self.counts):
+        """Mean loss of the batch, in float32 or better."""
+        if self._exact is None:
             raise PilotTalError(f"{type(self).__name__}: begin_task() must come before the first loss")
-        if logits.ndim != 2 or logits.shape[1] != len(self.counts):
+        classes = len(self._exact)
+        if logits.ndim != 2 or logits.shape[1] != classes:
             raise PilotTalError(
-                f"logits must be [batch, {len(self.counts)}], one column a class of the task, got {list(logits.shape)}"
+                f"logits must be [batch, {classes}], one column a class of the task, got {list(logits.shape)}"
             )
-        if self.counts.device != logits.device:
-            self.counts = self.counts.to(logits.device)
-        dtype = torch.promote_types(logits.dtype, torch.float32)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self._values.dtype != logits.dtype or self._values.device != logits.device:
+            self._values = self._exact.to(logits.dtype).to(logits.device)
         with torch.autocast(logits.device.type, enabled=False):
-            return self.per_sample(logits.to(dtype), targets).mean()
-
-    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample, shape [batch]."""
-        raise NotImplementedError
+            return self.batch_loss(logits, targets, self._values)
 
 
 def check_range(name: str, value: float, low: float, high: float, allowed: str) -> None:

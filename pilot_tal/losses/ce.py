@@ -11,6 +11,6 @@ from pilot_tal.losses.registry import register
 class CrossEntropy(TaskLoss):
     """−log p_y."""
 
-    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """−log softmax(z)_y."""
-        return F.cross_entropy(logits, targets, reduction="none")
+        return F.cross_entropy(logits, targets)

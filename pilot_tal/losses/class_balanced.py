@@ -20,14 +20,11 @@ class ClassBalanced(TaskLoss):
         check_range("beta", beta, 0.0, 1.0 - 1e-9, "at least 0 and below 1")
         self.beta = beta
 
-    def class_weights(self) -> Tensor:
-        """The weight of each class of the task."""
-        # 1 − β^n = −expm1(n·log β): exact also for β near 1; in float64, so that it stays so.
-        log_beta = torch.tensor(self.beta, dtype=torch.float64).log()
-        weights = 1.0 / -torch.expm1(self.counts.double() * log_beta)
+    def class_values(self, counts: Tensor) -> Tensor:
+        """1/E_k, scaled to a mean of 1; 1 − β^n = −expm1(n·log β) is exact also for β near 1."""
+        weights = 1.0 / -torch.expm1(counts * torch.tensor(self.beta, dtype=counts.dtype).log())
         return weights / weights.mean()
 
-    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Weighted cross-entropy."""
-        weights = self.class_weights().to(logits.dtype)
-        return F.cross_entropy(logits, targets, reduction="none") * weights[targets]
+    def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
+        """Mean of the weighted cross-entropies."""
+        return (F.cross_entropy(logits, targets, reduction="none") * values[targets]).mean()

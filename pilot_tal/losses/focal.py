@@ -16,11 +16,9 @@ class Focal(TaskLoss):
         check_range("gamma", gamma, 0.0, 100.0, "between 0 and 100")
         self.gamma = gamma
 
-    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """−(1 − p_y)^γ · log p_y."""
         ce = F.cross_entropy(logits, targets, reduction="none")
-        if self.gamma == 0:
-            return ce
-        # 1 − p_y = −expm1(−ce). Its power has no finite slope at 0 for γ < 1, so it is kept just above.
-        wrong = -(-ce).expm1()
-        return wrong.clamp(min=1e-12) ** self.gamma * ce
+        wrong = -(-ce).expm1()  # 1 − p_y, exact also where p_y is nearly 1
+        # Its power has no finite slope at 0 for γ < 1, so it is kept just above.
+        return (wrong.clamp(min=1e-12) ** self.gamma * ce).mean()

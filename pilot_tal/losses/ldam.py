@@ -20,12 +20,12 @@ class LDAM(TaskLoss):
         check_range("scale", scale, 1e-6, 1e6, "between 1e-6 and 1e6")
         self.margin, self.scale = margin, scale
 
-    def margins(self) -> Tensor:
-        """Δ of each class of the task."""
-        margins = self.counts.double() ** -0.25
+    def class_values(self, counts: Tensor) -> Tensor:
+        """Δ_k."""
+        margins = counts**-0.25
         return margins * (self.margin / margins.max())
 
-    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy on the scaled logits with the margin taken from the true class."""
-        given_up = F.one_hot(targets, logits.shape[1]) * self.margins().to(logits.dtype)
-        return F.cross_entropy(self.scale * (logits - given_up), targets, reduction="none")
+    def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
+        """Cross-entropy on the scaled logits, the margin taken from the true class."""
+        given_up = F.one_hot(targets, logits.shape[1]) * values
+        return F.cross_entropy(self.scale * (logits - given_up), targets)

@@ -19,7 +19,10 @@ class LogitAdjustment(TaskLoss):
         check_range("tau", tau, 0.0, 100.0, "between 0 and 100")
         self.tau = tau
 
-    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def class_values(self, counts: Tensor) -> Tensor:
+        """τ·log π_k."""
+        return self.tau * (counts / counts.sum()).log()
+
+    def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """Cross-entropy on z_k + τ·log π_k."""
-        prior = self.counts / self.counts.sum()
-        return F.cross_entropy(logits + self.tau * prior.log().to(logits.dtype), targets, reduction="none")
+        return F.cross_entropy(logits + values, targets)

@@ -1,0 +1,72 @@
+"""Times TAL beside cross-entropy, forward and backward, as the paper's loss-only table does.
+
+    python scripts/bench_loss.py [--repeats 30] [--calls 100] [--device cpu] [--loss tal]
+
+Each cell runs the two losses in turn, a block of calls each, and takes the fastest block of either: what else
+the machine does slows some blocks, never all. Only the ratio is meant to be compared between machines.
+"""
+
+import argparse
+import time
+
+import torch
+
+from pilot_tal.losses import LOSSES, build_loss
+from pilot_tal.task import TaskInfo
+
+BATCHES = (32, 64, 128, 256)
+CLASSES = (5, 20, 100, 500)
+
+
+def block_seconds(loss, logits, targets, calls: int) -> float:
+    """Seconds a call of forward and backward."""
+    if logits.is_cuda:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        logits.grad = None
+        loss(logits, targets).backward()
+    if logits.is_cuda:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / calls
+
+
+def cell(name: str, batch: int, classes: int, repeats: int, calls: int, device: str) -> tuple[float, float]:
+    """Fastest seconds a call of cross-entropy and of the loss `name`."""
+    logits = torch.randn(batch, classes, device=device, requires_grad=True)
+    targets = torch.randint(0, classes, (batch,), device=device)
+    rival = build_loss(name)
+    rival.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
+    losses = [torch.nn.CrossEntropyLoss(), rival.to(device)]
+    fastest = [float("inf")] * 2
+    for repeat in range(repeats + 1):
+        for place, loss in enumerate(losses):
+            seconds = block_seconds(loss, logits, targets, calls)
+            if repeat:  # the first round warms up
+                fastest[place] = min(fastest[place], seconds)
+    return fastest[0], fastest[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loss", default="tal", choices=sorted(LOSSES))
+    parser.add_argument("--repeats", type=int, default=30, help="rounds of both losses (default 30)")
+    parser.add_argument("--calls", type=int, default=100, help="calls in a block (default 100)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    print(f"microseconds a call, forward + backward; torch {torch.__version__}, {arguments.device}")
+    print(f"{'batch':>5} {'classes':>7} {'CE':>9} {arguments.loss:>9} {'ratio':>6}")
+    ratios = []
+    for batch in BATCHES:
+        for classes in CLASSES:
+            ce, other = cell(arguments.loss, batch, classes, arguments.repeats, arguments.calls, arguments.device)
+            ratios.append(other / ce)
+            print(f"{batch:>5} {classes:>7} {1e6 * ce:>9.1f} {1e6 * other:>9.1f} {ratios[-1]:>6.2f}", flush=True)
+    print(f"largest ratio {max(ratios):.2f}, at 256 x 500 {ratios[-1]:.2f}")
+
+
+if __name__ == "__main__":
+    main()

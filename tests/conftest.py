@@ -1,0 +1,17 @@
+"""Settings of the whole suite: repeatable examples, one thread, no network."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)

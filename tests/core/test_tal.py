@@ -1,0 +1,384 @@
+"""TAL against Algorithm 1, its properties, its state and what it refuses."""
+
+import copy
+
+import hypothesis.strategies as st
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from tal_oracle import Oracle
+
+from pilot_tal import TAL
+from pilot_tal.errors import PilotTalError
+from pilot_tal.task import TaskInfo
+
+torch.manual_seed(0)
+
+
+def stream(classes, batch, steps, seed=0, dtype=torch.float64, tailed=False):
+    """Random logits and labels; with `tailed`, low classes are common."""
+    generator = torch.Generator().manual_seed(seed)
+    share = torch.arange(classes, 0, -1.0) ** 2 if tailed else torch.ones(classes)
+    for _ in range(steps):
+        logits = 3 * torch.randn(batch, classes, generator=generator, dtype=dtype)
+        yield logits.requires_grad_(), torch.multinomial(share, batch, replacement=True, generator=generator)
+
+
+@pytest.fixture(params=["numpy", "masked"])
+def path(request, monkeypatch):
+    """Both ways through forward: NumPy on the CPU, and the one that every device takes."""
+    if request.param == "masked":
+        monkeypatch.setattr(TAL, "_forward_on_cpu", TAL._forward_masked)
+
+
+@settings(max_examples=25)
+@given(
+    classes=st.integers(2, 9),
+    batch=st.integers(1, 6),
+    lam=st.floats(0.3, 0.999),
+    r=st.sampled_from([0.2, 0.5, 1.0, 1.5, 2.0, 4.0]),
+    update=st.sampled_from(["paper", "normalized"]),
+    seed=st.integers(0, 99),
+    masked=st.booleans(),
+)
+def test_equals_algorithm_1_step_by_step(classes, batch, lam, r, update, seed, masked):
+    tal = TAL(classes, lam=lam, r=r, update=update, dtype=torch.float64)
+    forward = tal._forward_masked if masked else tal
+    oracle = Oracle(classes, lam, r, tal.alpha, update=update)
+    for logits, targets in stream(classes, batch, 20, seed, tailed=True):
+        loss = forward(logits, targets)
+        loss.backward()
+        expected, gradient = oracle.step(logits.tolist(), targets.tolist())
+        assert loss.item() == pytest.approx(expected, abs=1e-10)
+        torch.testing.assert_close(logits.grad, torch.tensor(gradient, dtype=torch.float64), atol=1e-10, rtol=0)
+        torch.testing.assert_close(tal.Q, torch.tensor(oracle.Q, dtype=torch.float64), atol=1e-10, rtol=0)
+    assert tal.updates == 20
+
+
+@given(
+    labels=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=60),
+    lam=st.floats(0.01, 0.999),
+    r=st.floats(0.05, 20.0),
+)
+@pytest.mark.filterwarnings("ignore:eps")
+def test_strength_stays_within_its_bounds(labels, lam, r):
+    tal = TAL(4, lam=lam, r=r, dtype=torch.float64)
+    for targets in labels:
+        tal(torch.zeros(len(targets), 4), torch.tensor(targets))
+        assert (tal.Q >= 0).all()
+        assert (tal.Q < tal.max_strength * (1 + 1e-12)).all()
+
+
+def test_all_negative_and_all_positive_streams_reach_the_stated_bounds(path):
+    lam, steps = 0.9, 30
+    tal = TAL(3, lam=lam, dtype=torch.float64)
+    for _ in range(steps):
+        tal(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
+    assert tal.Q[1] == 0 and tal.Q[2] == 0
+    assert tal.Q[0].item() == pytest.approx(tal.max_strength * (1 - lam**steps), rel=1e-12)
+
+
+@pytest.mark.parametrize(("update", "r"), [("paper", 1.0), ("paper", 2.0), ("normalized", 1.0)])
+def test_on_a_balanced_shuffled_stream_tal_tends_to_cross_entropy(update, r, path):
+    classes = 5
+    tal = TAL(classes, lam=0.998, r=r, update=update, dtype=torch.float64)
+    for logits, targets in stream(classes, 200, 3000, dtype=torch.float64):
+        last = tal(logits, targets)
+    torch.testing.assert_close(tal.negative_weights(), torch.ones(classes).double(), atol=0.03, rtol=0)
+    assert last.item() == pytest.approx(F.cross_entropy(logits, targets).item(), abs=0.02)
+    assert tal.is_calibrated()
+
+
+def test_steady_start_is_cross_entropy_and_a_zero_start_is_not_calibrated(path):
+    logits, targets = next(stream(7, 16, 1))
+    steady = TAL(7, start="steady", r=1.3, dtype=torch.float64)
+    assert steady(logits, targets).item() == pytest.approx(F.cross_entropy(logits, targets).item(), abs=1e-12)
+    zero = TAL(7)
+    assert steady.is_calibrated() and not zero.is_calibrated()
+    assert zero.calibration() < 1e-6
+
+
+def test_forty_steps_from_zero_end_at_a_third_of_the_calibrated_weight():
+    tal = TAL(20, lam=0.995)
+    for _ in range(40):
+        tal(torch.zeros(20, 20), torch.arange(20))
+    assert tal.calibration() == pytest.approx(0.33, abs=0.01)
+
+
+def test_permuting_the_classes_permutes_everything(path):
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(3))
+    place = order.argsort()
+    one, other = TAL(6, dtype=torch.float64), TAL(6, dtype=torch.float64)
+    for logits, targets in stream(6, 8, 30, tailed=True):
+        permuted = logits.detach()[:, order].requires_grad_()
+        loss, twin = one(logits, targets), other(permuted, place[targets])
+        loss.backward()
+        twin.backward()
+        torch.testing.assert_close(loss, twin, atol=1e-12, rtol=0)
+        torch.testing.assert_close(logits.grad[:, order], permuted.grad, atol=1e-12, rtol=0)
+        torch.testing.assert_close(one.Q[order], other.Q, atol=1e-12, rtol=0)
+
+
+def test_the_two_ways_through_forward_agree_in_float32():
+    one, other = TAL(9, r=1.5), TAL(9, r=1.5)
+    for logits, targets in stream(9, 8, 200, dtype=torch.float32, tailed=True):
+        torch.testing.assert_close(one(logits, targets), other._forward_masked(logits, targets))
+        torch.testing.assert_close(one.Q, other.Q)
+
+
+def test_one_batch_shape_may_follow_another_before_the_backward_pass():
+    tal = TAL(4, dtype=torch.float64)
+    oracle = Oracle(4, 0.995, 1.0, tal.alpha)
+    batches = [*stream(4, 6, 2, 1), *stream(4, 3, 2, 2), *stream(4, 6, 2, 3)]
+    losses = [tal(*batch) for batch in batches]
+    for loss, (logits, targets) in zip(losses, batches, strict=True):
+        loss.backward()
+        expected, gradient = oracle.step(logits.tolist(), targets.tolist())
+        assert loss.item() == pytest.approx(expected, abs=1e-12)
+        torch.testing.assert_close(logits.grad, torch.tensor(gradient, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_reductions(reduction, path):
+    logits, targets = next(stream(5, 6, 1))
+    tal = TAL(5, start="steady", reduction=reduction, dtype=torch.float64)
+    expected = F.cross_entropy(logits, targets, reduction=reduction)
+    torch.testing.assert_close(tal(logits, targets), expected)
+
+
+@pytest.mark.parametrize("ignored", [-100, -1, 3, 255])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ignored_rows_give_no_loss_and_do_not_count(ignored, reduction):
+    logits, targets = next(stream(5, 8, 1))
+    targets[targets == 3] = 4
+    keep = torch.tensor([True, False, True, True, False, True, True, True])
+    with_ignored = torch.where(keep, targets, ignored)
+    one = TAL(5, start="steady", reduction=reduction, ignore_index=ignored, dtype=torch.float64)
+    other = TAL(5, start="steady", reduction=reduction, dtype=torch.float64)
+    loss, expected = one(logits, with_ignored), other(logits[keep], targets[keep])
+    if reduction == "none":
+        assert (loss[~keep] == 0).all()
+        loss = loss[keep]
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(one.Q, other.Q)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_batch_without_any_row_gives_zero_and_moves_nothing(rows, path):
+    tal = TAL(4, start="steady")
+    before = tal.Q.clone()
+    logits = torch.randn(rows, 4, requires_grad=True)
+    loss = tal(logits, torch.full((rows,), -100))
+    loss.backward()
+    assert loss == 0 and (logits.grad == 0).all()
+    assert torch.equal(tal.Q, before) and tal.updates == 0
+
+
+def test_evaluation_moves_nothing(path):
+    tal = TAL(4, start="steady").eval()
+    before = tal.Q.clone()
+    loss = tal(torch.randn(5, 4), torch.arange(5) % 4)
+    assert loss > 0 and torch.equal(tal.Q, before) and tal.updates == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_logits_and_autocast_keep_the_state_in_float32(dtype, path):
+    exact, tal = TAL(20, lam=0.9), TAL(20, lam=0.9)
+    tal.to(dtype)
+    assert tal.Q.dtype == torch.float32
+    for logits, targets in stream(20, 16, 60, dtype=torch.float32):
+        with torch.autocast("cpu", dtype):
+            loss = tal(logits.to(dtype), targets)
+        expected = exact(logits.to(dtype).float(), targets)
+        torch.testing.assert_close(loss, expected, check_dtype=False, rtol=1e-5, atol=1e-5)
+    assert torch.equal(tal.Q, exact.Q)
+
+
+def test_under_torch_compile():
+    eager, compiled = TAL(6), TAL(6)
+    step = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    for logits, targets in stream(6, 8, 12, dtype=torch.float32):
+        loss, expected = step(logits, targets), eager(logits, targets)
+        loss.backward()
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(compiled.Q, eager.Q)
+    assert compiled.updates == 12
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_micro_batches_of_unequal_size_equal_one_batch(masked):
+    whole, pieces, by_hand = TAL(5), TAL(5, accumulate=3), TAL(5, accumulate=0)
+    if masked:
+        pieces._forward_on_cpu = pieces._forward_masked
+    for logits, targets in stream(5, 12, 20, dtype=torch.float32, tailed=True):
+        expected = whole(logits, targets)
+        for tal in (pieces, by_hand):
+            parts = [
+                tal(a, b) * len(b) for a, b in zip(logits.split([7, 4, 1]), targets.split([7, 4, 1]), strict=True)
+            ]
+            torch.testing.assert_close(sum(parts) / 12, expected)
+        by_hand.apply_update()
+        torch.testing.assert_close(pieces.Q, whole.Q)
+        torch.testing.assert_close(by_hand.Q, whole.Q)
+    assert pieces.updates == by_hand.updates == whole.updates == 20
+
+
+def test_growing_keeps_the_strength_and_calibrates_anew():
+    tal = TAL(4)
+    for logits, targets in stream(4, 8, 10, dtype=torch.float32):
+        tal(logits, targets)
+    before = tal.Q.clone()
+    tal.grow(10)
+    assert torch.equal(tal.Q[:4], before) and (tal.Q[4:] == 0).all()
+    assert tal.alpha == pytest.approx(19) and tal.updates == 10
+    for logits, targets in stream(10, 8, 3, dtype=torch.float32):
+        tal(logits, targets)
+    assert tal.updates == 13
+    with pytest.raises(PilotTalError, match="at least the 10 there are, got 6"):
+        tal.grow(6)
+
+
+def test_steady_start_grows_with_steady_classes():
+    tal = TAL(3, start="steady")
+    tal.grow(6)
+    assert tal.negative_weights()[3:].mean() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("made_for", [2, 7, 30])
+def test_state_dict_restores_strength_alpha_and_count_whatever_the_size(made_for):
+    tal = TAL(7, r=1.5)
+    for logits, targets in stream(7, 8, 10, dtype=torch.float32):
+        tal(logits, targets)
+    restored = TAL(made_for, r=1.5)
+    restored.load_state_dict(copy.deepcopy(tal.state_dict()))
+    assert torch.equal(restored.Q, tal.Q) and restored.alpha == tal.alpha and restored.updates == 10
+    for logits, targets in stream(7, 8, 5, seed=4, dtype=torch.float32):
+        assert torch.equal(restored(logits, targets), tal(logits, targets))
+    assert torch.equal(restored.Q, tal.Q) and restored.updates == tal.updates == 15
+
+
+def test_state_dict_keeps_the_calibration_of_all_seen_classes():
+    tal = TAL(2, scope="seen", update="normalized")
+    tal.begin_task(TaskInfo(1, 2, 5, 8, (1, 1, 1)))
+    assert tal.alpha == pytest.approx(9)
+    restored = TAL(2, scope="seen", update="normalized")
+    restored.load_state_dict(tal.state_dict())
+    assert restored.alpha == tal.alpha
+    for logits, targets in stream(3, 8, 3, dtype=torch.float32):
+        assert torch.equal(restored(logits, targets), tal(logits, targets))
+
+
+def test_a_state_of_other_settings_or_an_incomplete_one_is_refused():
+    tal = TAL(5, r=2.0)
+    before = tal.alpha
+    with pytest.raises(RuntimeError, match="alpha is 9 in the saved state"):
+        tal.load_state_dict(TAL(5).state_dict())
+    assert tal.alpha == before
+    with pytest.raises(RuntimeError, match="Missing key"):
+        tal.load_state_dict({"Q": torch.zeros(5)})
+
+
+def test_begin_task_starts_anew_for_the_classes_of_the_task():
+    tal = TAL(5)
+    tal(torch.randn(4, 5), torch.arange(4))
+    tal.begin_task(TaskInfo(1, 3, 5, 12, (1,) * 7))
+    assert tal.num_classes == 7 and (tal.Q == 0).all() and tal.updates == 0
+    assert tal.alpha == pytest.approx(13)
+
+
+def test_a_task_of_one_class_has_loss_zero(path):
+    tal = TAL(2)
+    tal.begin_task(TaskInfo(0, 1, 0, 1, (3,)))
+    for _ in range(3):
+        assert tal(torch.randn(4, 1), torch.zeros(4, dtype=torch.long)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_repr_is_readable():
+    assert repr(TAL(20)) == (
+        "TAL(num_classes=20, lam=0.995, r=1.0, update='paper', start='zero', alpha=39, updates=0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_classes": 1}, "num_classes must be a whole number of at least 2, got 1"),
+        ({"lam": 1.0}, "lam .* between 0 and 1, both excluded, got 1.0"),
+        ({"lam": 0}, "lam .* got 0"),
+        ({"lam": float("nan")}, "lam .* got nan"),
+        ({"r": 0.0}, "r .* above 0, got 0.0"),
+        ({"r": -1}, "r .* above 0, got -1"),
+        ({"update": "papr"}, "unknown update 'papr': did you mean 'paper'"),
+        ({"start": "warm"}, "unknown start 'warm'"),
+        ({"reduction": "avg"}, "unknown reduction 'avg'"),
+        ({"scope": "all"}, "unknown scope 'all'"),
+        ({"eps": 0.0}, "eps must be between 0 and 1"),
+        ({"accumulate": -1}, "accumulate must be .* got -1"),
+        ({"weight": torch.ones(5)}, "weight must be None: TAL sets the weights"),
+        ({"label_smoothing": 0.1}, "label_smoothing must be 0"),
+        ({"dtype": torch.float16}, "dtype .* got torch.float16"),
+    ],
+)
+def test_bad_settings_get_a_sentence(settings, sentence):
+    with pytest.raises(PilotTalError, match=sentence):
+        TAL(**{"num_classes": 5, **settings})
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("logits", "targets", "sentence"),
+    [
+        (torch.zeros(2, 4), torch.tensor([0, 1]), "logits must have 5 columns, one a class, got 4"),
+        (torch.zeros(5), torch.tensor([0]), r"logits must be .* got float32 of shape \[5\]"),
+        (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 1]), "logits must be a floating point"),
+        (torch.zeros(2, 5), torch.tensor([0, 1, 2]), "targets must be 2 class indices"),
+        (
+            torch.zeros(2, 5),
+            torch.tensor([0.0, 1.0]),
+            "targets must be 2 class indices of type int64, got float32",
+        ),
+        (torch.zeros(2, 5), torch.tensor([0, 5]), r"targets must lie in 0 … 4 .* got 5"),
+        (torch.zeros(2, 5), torch.tensor([-3, 1]), r"targets must lie in 0 … 4 .* got -3"),
+        (torch.zeros(2, 5), torch.tensor([-100, 9]), r"targets must lie in 0 … 4 .* got 9"),
+        (
+            torch.tensor([[0, NAN, 0, 0, 0]]),
+            torch.tensor([0]),
+            "logits must be finite, got nan in row 0, column 1",
+        ),
+        (torch.tensor([[0, INF, 0, 0, 0]]), torch.tensor([0]), "logits must be finite, got inf"),
+        (torch.tensor([[0, -INF, 0, 0, 0]]), torch.tensor([0]), "got -inf .* slice their columns away"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence):
+    tal = TAL(5, validate=True)
+    tal(torch.randn(2, 5), torch.tensor([0, 1]))
+    before = copy.deepcopy(tal.state_dict())
+    with pytest.raises(PilotTalError, match=sentence):
+        tal(logits, targets)
+    after = tal.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    tal(torch.randn(2, 5), torch.tensor([0, 1]))
+    assert tal.updates == 2
+
+
+def test_large_finite_logits_are_not_mistaken_for_infinite_ones():
+    tal = TAL(5, start="steady")
+    assert tal(torch.full((4, 5), 3e38), torch.arange(4)).isfinite()
+
+
+def test_a_floor_above_the_calibrated_weight_is_said():
+    with pytest.warns(UserWarning, match="eps=1e-08 lies above the calibrated weight"):
+        TAL(1000, r=4.0)
+
+
+def test_no_memory_grows_with_the_steps():
+    tal = TAL(50)
+    sizes = set()
+    for logits, targets in stream(50, 16, 30, dtype=torch.float32):
+        tal(logits, targets).backward()
+        kept = {id(t): t.numel() for t in [*tal.buffers(), tal._eager.shift_tensor]}
+        sizes.add(sum(kept.values()))
+    assert sizes == {50 + 1 + 16 * 50}
