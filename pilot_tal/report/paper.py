@@ -43,10 +43,10 @@ def departures(setting: Setting, arm: Arm) -> list[str]:
         found.append(f"{number(classes, 'class', 'classes')} instead of {CLASSES[setting.dataset]}")
     if setting.fidelity != "pilot":
         found.append(f"fidelity {setting.fidelity} instead of pilot")
-    epochs = _value(shared, "epochs", "tuned_epoch")
-    if epochs not in (None, str(EPOCHS)):
-        found.append(f"{epochs} epochs instead of {EPOCHS}")
-    backbone = _value(shared, "backbone", "backbone_type", "name")
+    epochs = _value(shared, "tuned_epoch", "epochs")
+    if epochs != str(EPOCHS):
+        found.append(f"{epochs or 'an unknown number of'} epochs instead of {EPOCHS}")
+    backbone = _value(shared, "backbone", "backbone.name", "backbone_type")
     if backbone is not None and not backbone.removeprefix("pretrained_").startswith(BACKBONE):
         found.append(f"backbone {backbone} instead of {BACKBONE}")
     return found
@@ -64,5 +64,6 @@ def paper_numbers(setting: Setting, arm: Arm) -> PaperNumbers | None:
 
 
 def _value(config: dict[str, str], *names: str) -> str | None:
-    """The config value of which the last part of the key is one of `names`."""
-    return next((value for key, value in config.items() if key.split(".")[-1] in names), None)
+    """The first set value among the keys that end in one of `names`."""
+    found = (value for name in names for key, value in config.items() if f".{key}".endswith(f".{name}"))
+    return next((value for value in found if value != "null"), None)

@@ -31,7 +31,7 @@ def accuracy_by_class(setting: Setting) -> Plot:
     classes, arms = setting.classes(), setting.finished_arms()
     shown, (axes,) = figure(3.0)
     _shade_tail(axes, classes)
-    window = max(3, len(classes.rank) // 10)
+    window = min(len(classes.rank), max(3, len(classes.rank) // 10))
     x = np.arange(1, len(classes.rank) + 1)
     crowded = len(arms) > 3  # then points hide each other, and the lines tell more
     for arm in arms:
@@ -40,7 +40,7 @@ def accuracy_by_class(setting: Setting) -> Plot:
         if not crowded:
             axes.plot(x, values, marker=look["marker"], color=look["color"], linestyle="", markersize=3, alpha=0.5)
         mean = _running_mean(values, window)
-        axes.plot(x, mean, color=look["color"], linestyle=look["linestyle"], label=arm.label)
+        axes.plot(x, mean, color=look["color"], linestyle=look["linestyle"], label=shorten(arm.label, 36))
     axes.set(xlabel="class, from many to few training images", ylabel="accuracy, %", ylim=(-3, 103))
     legend(shown, axes)
     caption = (
@@ -104,7 +104,7 @@ def precision_recall(setting: Setting) -> Plot:
             gap = precision[part] - recall[part]
             if (~np.isnan(gap)).any():
                 told.append(f"{arm.label} {name} {points(np.nanmean(gap) / 100, 1)}")
-        axes.set(title=arm.label, xlim=(-4, 104), ylim=(-4, 104), aspect="equal")
+        axes.set(title=shorten(arm.label, 22), xlim=(-4, 104), ylim=(-4, 104), aspect="equal")
         axes.legend(loc="lower right", handletextpad=0.1, borderpad=0.1)
     for axes in panels[len(arms) :]:
         axes.set_visible(False)
@@ -124,7 +124,7 @@ def precision_recall_by_task(setting: Setting) -> Plot:
     for arm in arms:
         look = arm_style(arm, arms)
         gap = np.mean([_gap_by_task(setting, result.metrics) for result in arm.results.values()], axis=0)
-        axes.plot(tasks, gap, label=arm.label, **look)
+        axes.plot(tasks, gap, label=shorten(arm.label, 36), **look)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set(xlabel="task in which the class was learnt", ylabel="precision − recall, points", xticks=tasks)
     legend(shown, axes)

@@ -6,7 +6,7 @@ import numpy as np
 
 from pilot_tal.report.study import BASELINE, Setting, Study
 from pilot_tal.report.svg import INK, Plot, arm_style, colour, figure, legend, to_svg
-from pilot_tal.report.text import LOSSES, slug
+from pilot_tal.report.text import LOSSES, clean, shorten, slug
 
 _NUMBERED_UP_TO = 12  # tasks; more do not leave room for a number in each cell
 
@@ -23,7 +23,7 @@ def accuracy_after_task(setting: Setting) -> Plot:
             tasks + shift,
             runs.mean(axis=0),
             error,
-            label=arm.label,
+            label=shorten(arm.label, 36),
             capsize=3,
             markersize=4,
             **arm_style(arm, arms),
@@ -76,7 +76,11 @@ def differences(study: Study, metric: str, name: str) -> Plot | None:
             axes.plot([100 * found.low, 100 * found.high], [row, row], color=colour(arm.loss), linewidth=2.5)
         axes.plot(100 * found.mean, row, "o", color=colour(arm.loss), markersize=6)
     axes.axvline(0, color=INK, linewidth=1)
-    names = [f"{s.dataset_name} · {s.method_name}\n{s.tasks_name} · {s.fidelity} · {a.label}" for s, a, _ in cases]
+    names = [
+        f"{shorten(f'{s.dataset_name} · {s.method_name}', 32)}\n"
+        f"{shorten(f'{s.tasks_name} · {clean(s.fidelity)} · {a.label}', 40)}"
+        for s, a, _ in cases
+    ]
     axes.set_yticks(range(len(cases)), names, fontsize=9)
     axes.set(ylim=(len(cases) - 0.5, -0.5), xlabel="points against CE")
     axes.grid(axis="y", visible=False)

@@ -108,7 +108,7 @@ def to_markdown(table: Table) -> str:
 def to_latex(table: Table) -> str:
     """A LaTeX table (package booktabs); the best in bold, the best of a whole column underlined too."""
     align = "l" * table.labels + "c" * (len(table.columns) - table.labels)
-    lines = ["% needs \\usepackage{booktabs} and, for names beyond ASCII, \\usepackage[T1]{fontenc}"]
+    lines = ["% needs \\usepackage{booktabs}"]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex(table.title)}}}"]
     lines += [rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
     for level in range(table.levels):

@@ -47,7 +47,6 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
     "−": "$-$",
     "±": r"$\pm$",
     "α": r"$\alpha$",

@@ -1,6 +1,7 @@
 """Run directories with made-up but plausible results, written through the real run-directory code."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -56,12 +57,10 @@ def write_run_directory(
         train_counts=counts[order].tolist(),
         notes=notes,
     )
-    config = {"dataset": dataset, "method": method, "loss": loss, "seed": seed, "epochs": epochs} | (
-        config or {}
-    )
-    path = root / run_name(
-        dataset, method, loss, seed, config | {"engine": engine, "fidelity": fidelity, "sizes": task_sizes}
-    )
+    config = {"dataset": dataset, "method": method, "loss": loss, "seed": seed, "epochs": epochs} | (config or {})
+    # Names may be hostile; the directory of a run is not what they are tried on.
+    hashed = config | {"engine": engine, "fidelity": fidelity, "sizes": task_sizes}
+    path = root / re.sub(r"[^A-Za-z0-9_-]", "", run_name(dataset, method, loss, seed, hashed))
     write_run(path, info, config, {"torch": "0.0"})
     predictions = [_predict(info, task, tests, tail_gain) for task in range(done)]
     for task, (true, pred) in enumerate(predictions):

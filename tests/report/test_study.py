@@ -1,0 +1,127 @@
+"""Runs are sorted into settings and arms, and only what belongs together is compared."""
+
+import numpy as np
+import pytest
+from synthetic_runs import SEEDS, long_tailed_counts, write_comparison, write_run_directory
+
+from pilot_tal.report.study import load_study
+
+SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
+
+
+def labels(setting):
+    return [arm.label for arm in setting.arms]
+
+
+def test_one_comparison_is_one_setting_with_two_arms(tmp_path):
+    write_comparison(tmp_path, **SMALL)
+    (setting,) = load_study([tmp_path]).settings
+    assert labels(setting) == ["CE", "TAL"]
+    assert [arm.seeds for arm in setting.arms] == [list(SEEDS)] * 2
+    assert setting.title == "Demo-LT · L2P · 2 tasks · pilot"
+    assert setting.baseline(setting.arms[1]) is setting.arms[0]
+    assert setting.baseline(setting.arms[0]) is None
+
+
+def test_difference_is_paired_by_seed(tmp_path):
+    write_comparison(tmp_path, **SMALL)
+    (setting,) = load_study([tmp_path]).settings
+    ce, tal = setting.arms
+    by_hand = [tal.results[s].metrics["a_tail"] - ce.results[s].metrics["a_tail"] for s in SEEDS]
+    found = setting.difference(tal, "a_tail")
+    assert found.mean == pytest.approx(np.mean(by_hand)) and found.n == 3
+
+
+def test_settings_differ_by_dataset_method_tasks_and_fidelity(tmp_path):
+    write_run_directory(tmp_path, **SMALL)
+    write_run_directory(tmp_path, **(SMALL | {"task_sizes": (2, 2, 2, 2)}))
+    write_run_directory(tmp_path, fidelity="fixed", **SMALL)
+    write_run_directory(tmp_path, method="mos", **SMALL)
+    write_run_directory(tmp_path, dataset="cub_lt", **SMALL)
+    titles = [setting.title for setting in load_study([tmp_path]).settings]
+    assert titles == [
+        "CUB-LT · L2P · 2 tasks · pilot",
+        "Demo-LT · L2P · 2 tasks · fixed",
+        "Demo-LT · L2P · 2 tasks · pilot",
+        "Demo-LT · L2P · 4 tasks · pilot",
+        "Demo-LT · MOS · 2 tasks · pilot",
+    ]
+
+
+def test_engines_stand_side_by_side_and_are_compared_within_themselves(tmp_path):
+    write_comparison(tmp_path, **SMALL)
+    write_comparison(tmp_path, engine="lamda-pilot", config={"tuned_epoch": 20}, **SMALL)
+    (setting,) = load_study([tmp_path]).settings
+    assert labels(setting) == ["CE (native)", "TAL (native)", "CE (LAMDA-PILOT)", "TAL (LAMDA-PILOT)"]
+    assert setting.baseline(setting.arms[3]) is setting.arms[2]
+
+
+def test_other_values_of_the_loss_are_another_arm_with_the_same_baseline(tmp_path):
+    write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0)), config={"tal": {"lam": 0.995, "r": 1}}, **SMALL)
+    write_comparison(tmp_path, losses=(("tal", 0.1),), config={"tal": {"lam": 0.99, "r": 1}}, **SMALL)
+    (setting,) = load_study([tmp_path]).settings
+    assert labels(setting) == ["CE", "TAL (tal.lam=0.99)", "TAL (tal.lam=0.995)"]
+    assert [setting.baseline(arm) for arm in setting.arms[1:]] == [setting.arms[0]] * 2
+
+
+def test_other_values_of_the_training_are_never_averaged_or_compared(tmp_path):
+    write_comparison(tmp_path, epochs=20, **SMALL)
+    write_comparison(tmp_path, losses=(("tal", 0.1),), epochs=2, **SMALL)
+    (setting,) = load_study([tmp_path]).settings
+    assert labels(setting) == ["TAL (epochs=2)", "CE (epochs=20)", "TAL (epochs=20)"] or labels(setting) == [
+        "CE (epochs=20)",
+        "TAL (epochs=20)",
+        "TAL (epochs=2)",
+    ]
+    alone = next(arm for arm in setting.arms if arm.label == "TAL (epochs=2)")
+    assert setting.baseline(alone) is None and setting.pairs(alone) == []
+    assert all(len(arm.seeds) == 3 for arm in setting.arms)
+
+
+def test_where_a_run_was_done_does_not_matter_but_a_repeat_is_named(tmp_path):
+    write_run_directory(tmp_path / "a", config={"device": "cpu", "output": "a"}, **SMALL)
+    write_run_directory(tmp_path / "b", config={"device": "cuda", "output": "b"}, **SMALL)
+    study = load_study([tmp_path])
+    (setting,) = study.settings
+    assert labels(setting) == ["CE"] and setting.arms[0].seeds == [1993]
+    (remark,) = study.remarks
+    assert "repeats" in remark and "left out" in remark
+
+
+def test_unfinished_runs_are_in_no_mean(tmp_path):
+    write_comparison(tmp_path, seeds=(1993, 1994), **SMALL)
+    write_run_directory(tmp_path, loss="tal", seed=1995, tasks_done=1, **SMALL)
+    (setting,) = load_study([tmp_path]).settings
+    tal = setting.arms[1]
+    assert tal.seeds == [1993, 1994] and [run.info.seed for run in tal.unfinished] == [1995]
+    assert tal.spread("a_tail").n == 2
+
+
+def test_runs_on_other_data_are_not_paired(tmp_path):
+    write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
+    write_comparison(tmp_path, losses=(("tal", 0),), **(SMALL | {"counts": long_tailed_counts(8, 40, 3)}))
+    (setting,) = load_study([tmp_path]).settings
+    assert setting.pairs(setting.arms[1]) == [] and setting.difference(setting.arms[1], "a_tail") is None
+
+
+def test_per_class_means_follow_the_original_class_through_every_order(tmp_path):
+    paths = write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
+    (setting,) = load_study(paths).settings
+    expected = np.zeros(8)
+    for result in setting.arms[0].results.values():
+        for label, original in enumerate(result.run.info.class_order):
+            expected[original] += result.metrics["per_class"]["accuracy"][label] / 3
+    np.testing.assert_allclose(setting.arms[0].by_class("accuracy"), expected)
+    classes = setting.classes()
+    assert classes.names[0] == "class 000" and classes.counts.tolist() == SMALL["counts"].tolist()
+    assert classes.tail.tolist() == [False] * 4 + [True] * 4
+
+
+def test_names_that_no_file_can_bear_still_get_files_of_their_own(tmp_path):
+    write_comparison(tmp_path, losses=(("ce", 0), ("损失甲", 0), ("损失乙", 0)), seeds=(1,), **SMALL)
+    write_comparison(tmp_path, dataset="数据", seeds=(1,), **SMALL)
+    write_comparison(tmp_path, dataset="资料", seeds=(1,), **SMALL)
+    study = load_study([tmp_path])
+    slugs = [setting.slug for setting in study.settings]
+    assert len(set(slugs)) == 3 and all(slug.isascii() for slug in slugs)
+    assert len({arm.slug for arm in study.settings[0].arms}) == 3
