@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
     """
     if card.url is None:
         raise PilotTalError(f"there is nothing to download for {card.name}: {card.source or 'it is made here'}")
-    data_root = Path(data_root)
+    data_root = Path(data_root).expanduser()
     try:
         data_root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -34,6 +35,7 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
     archive = data_root / card.url.rsplit("/", 1)[-1]
     if archive.exists():
         algorithm, _, wanted = card.checksum.partition(":")
+        _say_checking(archive)
         if checksum(archive, algorithm) != wanted:
             raise PilotTalError(
                 f"{archive} is not the official archive: its {algorithm} is not {wanted}; remove it "
@@ -53,6 +55,7 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
 
     def fetch_and_hand_over(url: str, output: str, _) -> None:
         _resume(url, part)
+        _say_checking(archive)
         os.unlink(output)
         try:
             os.link(part, output)  # keeps the part while the checksum is computed: stopping then loses nothing
@@ -81,6 +84,10 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
     except OSError as error:
         raise PilotTalError(f"cannot write {archive}: {error.strerror or error}") from error
     part.unlink(missing_ok=True)
+
+
+def _say_checking(archive: Path) -> None:
+    print(f"checking the checksum of {archive.name}", file=sys.stderr, flush=True)  # seconds, for gigabytes
 
 
 def _resume(url: str, part: Path) -> None:

@@ -112,7 +112,7 @@ def is_shipped(card: DatasetCard, recipe: Recipe, classes: str) -> bool:
 
 def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | None = None) -> Pool:
     """Lists the dataset's images below the data root, making them first where the card knows how to."""
-    data_root = Path(data_root)
+    data_root = Path(data_root).expanduser()
     known = set(read_manifest(card.name).class_names) if card.shipped else None
     if card.make is not None and folder is None:
         card.make(data_root)

@@ -35,6 +35,11 @@ class Recipe:
                 f"test_per_class must be a whole number of at least 1, got {self.test_per_class!r}"
             )
         quotas(self.law, 1, self.n_min if self.n_max is None else self.n_max, self.n_min, self.shape)
+        # One spelling of a number (6 and 6.0, NumPy's and Python's): equal recipes give equal manifests.
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if is_whole(value) or field.name == "shape":
+                object.__setattr__(self, field.name, float(value) if field.name == "shape" else int(value))
 
     def quotas(self, num_classes: int) -> list[int]:
         """The training quotas, largest first."""

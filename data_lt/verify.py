@@ -15,14 +15,15 @@ def verify_images(root: Path, paths: Iterable[str]) -> int:
     """Decodes every image and returns how many there were; broken ones are an error that names them."""
     todo = list(paths)
     broken = []
-    with (
-        ThreadPoolExecutor(os.cpu_count()) as workers,
-        progress("opening images", len(todo)) as advance,
-    ):
-        for path, problem in zip(todo, workers.map(lambda path: _problem(root / path), todo), strict=True):
-            advance(1)
-            if problem:
-                broken.append(f"{path} ({problem})")
+    workers = ThreadPoolExecutor(os.cpu_count())
+    try:
+        with progress("opening images", len(todo)) as advance:
+            for path, problem in zip(todo, workers.map(lambda path: _problem(root / path), todo), strict=True):
+                advance(1)
+                if problem:
+                    broken.append(f"{path} ({problem})")
+    finally:
+        workers.shutdown(cancel_futures=True)  # Ctrl-C is not to wait for thousands of images
     if broken:
         raise PilotTalError(
             f"{len(broken):,} of {len(todo):,} images below {root} cannot be read: {shortened(broken, 10)}"

@@ -90,6 +90,7 @@ def build(
     from data_lt import find_card, read_manifest
     from data_lt.prepare import is_shipped, make_recipe
 
+    data_root = data_root.expanduser()
     options = {"law": law, "shape": shape, "seed": seed, "n_max": n_max, "n_min": n_min}
     options["test_per_class"] = test_per_class
     jobs = []

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,6 +166,13 @@ def test_official_test_lists_give_the_test_images():
 def test_pools_that_cannot_be_split_are_refused_by_name(pools, recipe, words):
     with pytest.raises(PilotTalError, match=words):
         split_pools({label: map(str, names) for label, names in pools.items()}, recipe)
+
+
+def test_the_spelling_of_a_number_does_not_change_the_manifest():
+    pools = {"a": list(map(str, range(30))), "b": list(map(str, range(30)))}
+    plain = Manifest("x", split_pools(pools, Recipe(shape=6, n_max=9, n_min=3, seed=2)))
+    other = Recipe(shape=np.float64(6), n_max=np.int64(9), n_min=np.int32(3), seed=np.int64(2))
+    assert Manifest("x", split_pools(pools, other)).text() == plain.text()
 
 
 @pytest.mark.parametrize(
