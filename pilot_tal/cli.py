@@ -8,6 +8,7 @@ from pilot_tal import __version__
 from pilot_tal.commands.build import build
 from pilot_tal.commands.replay import replay
 from pilot_tal.commands.report import report
+from pilot_tal.commands.upstream import upstream
 from pilot_tal.errors import PilotTalError
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 app.command("build")(build)
 app.command("replay")(replay)
 app.command("report")(report)
+app.command("upstream")(upstream)
 
 
 def main() -> None:

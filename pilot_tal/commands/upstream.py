@@ -1,0 +1,111 @@
+"""`pilot-tal upstream`: TAL and the long-tailed sets inside a checkout of LAMDA-PILOT or PyCIL."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = ROOT / "pilot_tal" / "upstream" / "__main__.py"
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Settings as key=value: any key of the config, or a number that the learner's file sets at its top "
+        "(init_cls=20 increment=20 tuned_epoch=20); tal.lam=0.99 for the loss, data.classes=present for the "
+        "dataset, vit.depth=6 for a trial with another ViT.",
+        show_default=False,
+    ),
+]
+Repo = Annotated[Path, typer.Option(help="Your checkout of LAMDA-PILOT or PyCIL; nothing is written into it.")]
+Config = Annotated[str, typer.Option(help="A config of the checkout, such as exps/l2p.json.")]
+Loss = Annotated[list[str], typer.Option(help="Loss to train with; give it again for each further one.")]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="One of our long-tailed sets.", show_default="the config's own dataset"),
+]
+DataRoot = Annotated[Path, typer.Option(help="Where the images of our sets are.")]
+Seed = Annotated[
+    list[int] | None, typer.Option(help="Seed; give it again for more.", show_default="the config's seeds")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Where the run directories go.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, or GPU numbers such as 0.", show_default="the config's, or the CPU without a GPU"),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=0, help="Processes that load images.", show_default="the checkout's own, at most one a core"),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="File with the ViT's weights (.npz, .pth, .safetensors), or random for a trial.",
+        show_default="downloaded by the checkout",
+    ),
+]
+Classifier = Annotated[
+    str, typer.Option(help="Whose predictions are recorded: cnn, or nme (nearest class mean) in PyCIL.")
+]
+Python = Annotated[
+    Path,
+    typer.Option(help="Interpreter of the checkout's environment, made by scripts/setup_upstream.sh."),
+]
+
+
+def upstream(
+    repo: Repo,
+    config: Config,
+    settings: Settings = None,
+    loss: Loss = ["tal"],  # noqa: B006  (typer copies it)
+    dataset: Dataset = None,
+    data_root: DataRoot = Path("data"),
+    seed: Seed = None,
+    output: Output = Path("runs"),
+    device: Device = None,
+    workers: Workers = None,
+    weights: Weights = None,
+    classifier: Classifier = "cnn",
+    python: Python = ROOT / ".venv-upstream" / "bin" / "python",
+) -> None:
+    """Run a learner of an unmodified LAMDA-PILOT or PyCIL checkout with one of our losses.
+
+    The checkout's own trainer runs in its own environment; its classification cross-entropy is swapped while it
+    runs, and the run directory is that of our engine, so that `pilot-tal report` shows both side by side.
+    """
+    from pilot_tal.errors import PilotTalError
+    from pilot_tal.upstream.plan import Request, make_jobs
+
+    if not python.is_file():
+        raise PilotTalError(
+            f"python must be the interpreter of the checkout's environment, but {python} does not exist; "
+            f"make it with: bash scripts/setup_upstream.sh {repo}"
+        )
+    asked = Request(repo, config, list(dict.fromkeys(loss)), dataset, seed or [], data_root, output, device,
+                    workers, weights, classifier, settings or [])  # fmt: skip
+    jobs = make_jobs(asked)
+    for number, job in enumerate(jobs, start=1):
+        typer.echo(f"run {number} of {len(jobs)}: {job.run_dir}")
+        if _is_finished(Path(job.run_dir)):
+            typer.echo("done already")
+            continue
+        job.write()
+        status = _start(python, job.file)
+        if status:
+            typer.echo(f"the run in {job.run_dir} stopped with status {status}", err=True)
+            raise typer.Exit(2 if status == 2 else 1)
+    typer.echo(f"next: pilot-tal report {' '.join(job.run_dir for job in jobs)}")
+
+
+def _is_finished(run_dir: Path) -> bool:
+    from pilot_tal.rundir import load_run
+
+    return (run_dir / "run.json").is_file() and load_run(run_dir).finished
+
+
+def _start(python: Path, job: Path) -> int:
+    # -B and no PYTHONPATH: no bytecode in the checkout, and no package of ours in its environment.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run([str(python), "-B", str(DRIVER), "run", str(job)], env=environment).returncode

@@ -1,0 +1,13 @@
+"""TAL, the long-tailed sets and the run directory inside an unmodified checkout of LAMDA-PILOT or PyCIL.
+
+    sites        which cross-entropy of which learner is swapped, and which stays
+    seams        checks, before anything is imported, that a checkout still has what the driver relies on
+    swap         puts a loss in the place of those calls while a learner runs
+    supervision  tells the loss which task it is in, and hands it the right columns
+    source       a long-tailed set as a data source of the checkout
+    workarounds  what the originals cannot do on a CPU, offline, or with small classes
+    writer       writes the run directory
+    driver       runs one job; started by `pilot-tal upstream` in the checkout's own environment
+
+Only torch, NumPy and the light modules of this package are imported here: the environment is the checkout's.
+"""

@@ -1,0 +1,72 @@
+"""The driver's own command line, for the environment of the checkout.
+
+    python pilot_tal/upstream/__main__.py check --repo PATH [--learner l2p]
+    python pilot_tal/upstream/__main__.py run JOB.json
+
+Started as a file it finds `pilot_tal` beside itself and nothing else: the packages are the environment's own.
+"""
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+
+def _find_own_package() -> None:
+    """Makes `pilot_tal` importable without putting the folder it lies in on the path."""
+    package = Path(__file__).resolve().parents[1]
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != package / "upstream"]
+    spec = importlib.util.spec_from_file_location("pilot_tal", package / "__init__.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pilot_tal"] = module
+    spec.loader.exec_module(module)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command; an error meant for the user is one sentence and exit status 2."""
+    from pilot_tal.errors import PilotTalError
+
+    parser = argparse.ArgumentParser(prog="pilot_tal.upstream", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="Check a checkout and this environment; nothing is trained.")
+    check.add_argument("--repo", required=True, type=Path, help="The checkout of LAMDA-PILOT or PyCIL.")
+    check.add_argument("--learner", help="One learner only, by its model_name.")
+    run = commands.add_parser("run", help="Run a job that `pilot-tal upstream` has written.")
+    run.add_argument("job", type=Path)
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "check":
+            _check(given.repo, given.learner)
+        else:
+            _run(given.job)
+    except PilotTalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _check(repo: Path, name: str | None) -> None:
+    from pilot_tal.upstream.driver import check_environment
+    from pilot_tal.upstream.seams import check_seams, find_toolbox
+
+    toolbox = find_toolbox(repo)
+    learners = {name: toolbox.learner(name)} if name else toolbox.learners
+    for learner in learners.values():
+        for located in check_seams(repo, toolbox, learner):
+            place, site = f"{learner.file}:{located.first_line}", located.site
+            print(f"{place:<26} {'swapped' if site.swap else 'stays':<8} {site.function}: {site.what}")
+    versions = check_environment(toolbox, repo)
+    print(f"{toolbox.title}: all seams are there ({', '.join(f'{k} {v}' for k, v in versions.items())})")
+
+
+def _run(path: Path) -> None:
+    from pilot_tal.upstream.driver import run
+    from pilot_tal.upstream.job import read_job
+
+    run(read_job(path))
+
+
+if __name__ == "__main__":
+    if not __package__:
+        _find_own_package()
+    sys.exit(main())

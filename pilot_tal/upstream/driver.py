@@ -1,0 +1,198 @@
+"""Runs one job inside the environment of the checkout."""
+
+import hashlib
+import importlib
+import importlib.metadata
+import os
+import platform
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pilot_tal.errors import PilotTalError
+from pilot_tal.files import checksum
+from pilot_tal.upstream.job import Job
+from pilot_tal.upstream.seams import check_seams, find_toolbox
+from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox
+
+SETUP = "make its environment with: bash scripts/setup_upstream.sh"
+_SHARED = ("torch", "torchvision", "scipy", "tqdm", "numpy")
+_NEEDED = {"lamda-pilot": (*_SHARED, "timm", "easydict"), "pycil": _SHARED}
+_TOP_LEVEL = ("trainer", "utils", "models", "backbone", "convs")
+
+
+def check_environment(toolbox: Toolbox, repo: Path) -> dict[str, str]:
+    """The versions of what the toolbox needs.
+
+    Raises:
+        PilotTalError: A package is missing or of a version the toolbox cannot use.
+    """
+    versions = {"python": platform.python_version()}
+    for package in _NEEDED[toolbox.engine]:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError as error:
+            raise PilotTalError(
+                f"{sys.executable} lacks {package}, which {toolbox.title} needs; {SETUP} {repo}"
+            ) from error
+    if _release(versions["torch"]) < (2, 4):
+        raise PilotTalError(f"torch must be 2.4 or newer, but {sys.executable} has {versions['torch']}")
+    if toolbox is LAMDA_PILOT and _release(versions["timm"]) != (0, 6):
+        raise PilotTalError(
+            f"LAMDA-PILOT needs timm 0.6 (0.6.13 on Python 3.11 and newer), but {sys.executable} has "
+            f"{versions['timm']}; {SETUP} {repo}"
+        )
+    return versions
+
+
+def run(job: Job) -> None:
+    """Checks the checkout and its environment, then trains and writes the run directory."""
+    repo = Path(job.repo)
+    toolbox = find_toolbox(repo)
+    learner = toolbox.learner(job.method)
+    sites = check_seams(repo, toolbox, learner)
+    environment = _environment(job, toolbox, learner, check_environment(toolbox, repo))
+
+    import pilot_tal._torchvision  # noqa: F401
+    from pilot_tal.losses import build_loss
+    from pilot_tal.upstream.supervision import Supervision
+    from pilot_tal.upstream.swap import Patches, swap
+    from pilot_tal.upstream.writer import RunWriter
+
+    criterion = build_loss(job.loss, **job.loss_options)
+    writer = RunWriter(job, toolbox, criterion, environment)
+    supervision = Supervision(criterion, toolbox.growing, writer.step)
+    with Patches() as patches, _opened(repo), _working_in(job, repo):
+        modules = {name: importlib.import_module(name) for name in _module_names(learner)}
+        swap(patches, modules[learner.module], sites, supervision)
+        _prepare(patches, modules, job, learner, supervision, writer)
+        modules["trainer"].train(_args(job))
+
+
+def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: LearnerSites,
+             supervision: Any, writer: Any) -> None:  # fmt: skip
+    """Sets all that the checkout will meet: numbers, data, workarounds, and the hooks on its learner."""
+    from pilot_tal.upstream.source import VIT_SIDE, register_source
+    from pilot_tal.upstream.workarounds import Context, apply_before, apply_on_learner
+
+    for name, value in job.constants.items():
+        patches.set(modules[learner.module], name, value)
+    if job.data is not None:
+        register_source(patches, modules["utils.data_manager"], job.data, job.vit.get("img_size", VIT_SIDE))
+    context = Context(job, learner, patches, modules, on_cpu=-1 in _device(job))
+    writer.environment["workarounds"] = apply_before(context)
+    get_model = modules["utils.factory"].get_model
+
+    def get_followed(model_name: str, args: dict[str, Any]) -> Any:
+        built = get_model(model_name, args)
+        writer.environment["workarounds"] += apply_on_learner(context, built)
+        supervision.learner = built
+        writer.follow(patches, built)
+        _tell_tasks(patches, built, supervision)
+        return built
+
+    patches.set(modules["utils.factory"], "get_model", get_followed)
+    random.seed(job.seed)
+    importlib.import_module("numpy").random.seed(job.seed)
+
+
+def _tell_tasks(patches: Any, learner: Any, supervision: Any) -> None:
+    """Lets the supervision know the number of tasks, which only the data manager knows."""
+    train = learner.incremental_train
+
+    def told(data_manager: Any) -> Any:
+        supervision.num_tasks = data_manager.nb_tasks
+        return train(data_manager)
+
+    patches.set(learner, "incremental_train", told)
+
+
+def _args(job: Job) -> dict[str, Any]:
+    args = {**job.args, "seed": [job.seed], "device": _device(job)}
+    return {**args, "dataset": job.data.alias} if job.data is not None else args
+
+
+def _device(job: Job) -> list[int | str]:
+    """The devices of the job or of the checkout's settings; the CPU where there is no GPU."""
+    import torch
+
+    if job.device is not None:
+        return job.device
+    return job.args["device"] if torch.cuda.is_available() else [-1]
+
+
+def _module_names(learner: LearnerSites) -> list[str]:
+    names = ["trainer", "utils.factory", "utils.data_manager", "models.base", learner.module]
+    return [*names, learner.backbone] if learner.backbone else names
+
+
+@contextmanager
+def _opened(repo: Path) -> Iterator[None]:
+    """Makes the checkout's modules importable; afterwards they are gone, as if never imported."""
+    for name in _TOP_LEVEL:
+        if name in sys.modules:
+            raise PilotTalError(
+                f"a module named {name!r} is imported already; the driver needs a process of its own"
+            )
+    before, writes = set(sys.modules), sys.dont_write_bytecode
+    sys.path.insert(0, str(repo))
+    sys.dont_write_bytecode = True  # nothing is written into the checkout
+    try:
+        yield
+    finally:
+        sys.path.remove(str(repo))
+        sys.dont_write_bytecode = writes
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in _TOP_LEVEL:
+                del sys.modules[name]
+
+
+@contextmanager
+def _working_in(job: Job, repo: Path) -> Iterator[None]:
+    """Works in the run directory, where the checkout's logs land; its `data` folder is there as well."""
+    job.work_dir.mkdir(parents=True, exist_ok=True)
+    link = job.work_dir / "data"
+    if job.data is None and (repo / "data").is_dir() and not link.exists():
+        link.symlink_to(repo / "data", target_is_directory=True)
+    before = Path.cwd()
+    os.chdir(job.work_dir)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _environment(job: Job, toolbox: Toolbox, learner: LearnerSites, versions: dict[str, str]) -> dict[str, Any]:
+    repo = Path(job.repo)
+    files = sorted({seam.file for seam in (*toolbox.seams, *learner.seams)})
+    digest = hashlib.sha256("".join(checksum(repo / file) for file in files).encode()).hexdigest()
+    return {
+        "engine": toolbox.engine,
+        "versions": versions,
+        "platform": platform.platform(),
+        "checkout": {"commit": _commit(repo), "tested_commit": toolbox.tested_commit, "seam_files": digest},
+        "weights": None if job.weights in (None, "random") else checksum(job.weights),
+        "manifest": job.data.checksum if job.data else None,
+        "command": sys.argv,
+    }
+
+
+def _commit(repo: Path) -> str | None:
+    """The commit that is checked out, if git can tell."""
+    if not (repo / ".git").exists():
+        return None
+    command = ["git", "-C", str(repo), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)

@@ -1,0 +1,101 @@
+"""What one run of a checkout is to do, as a file: made by the command line, read by the driver."""
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pilot_tal.errors import PilotTalError
+from pilot_tal.files import read_json, write_json
+
+CLASSIFIERS = ("cnn", "nme")
+
+
+@dataclass(frozen=True)
+class Data:
+    """A long-tailed set on the disk.
+
+    `alias` is the name the checkout gets to hear, `template` the data source of its own whose transforms it takes.
+    `train` and `test` hold (path below `root`, label) pairs.
+    """
+
+    root: str
+    alias: str
+    template: str
+    class_names: list[str]
+    train: list[tuple[str, int]]
+    test: list[tuple[str, int]]
+    checksum: str
+
+    def absolute(self, split: str) -> list[str]:
+        """Full paths of a split."""
+        return [str(Path(self.root) / path) for path, _ in getattr(self, split)]
+
+    def labels(self, split: str) -> list[int]:
+        """Labels of a split."""
+        return [label for _, label in getattr(self, split)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a checkout, its settings, a loss, and where the results go.
+
+    Attributes:
+        repo: The checkout.
+        run_dir: The run directory to write.
+        args: The checkout's own settings, with one seed.
+        dataset, method, loss, seed: The run's identity.
+        config: What `config.json` says.
+        constants: Numbers at the top of the learner's file to set.
+        loss_options: Options of the loss.
+        data: A long-tailed set, or None for a dataset of the checkout's own.
+        device: Devices as the checkout counts them ([-1] is the CPU), or None for its own choice.
+        workers: Processes that load images, or None for the checkout's own number.
+        weights: A file of ViT weights, "random", or None for the checkout's own download.
+        vit: Changes to the ViT's shape, for trials.
+        classifier: Whose predictions are recorded: "cnn", or "nme" (nearest class mean, where there is one).
+        notes: Sentences for the report.
+    """
+
+    repo: str
+    run_dir: str
+    args: dict[str, Any]
+    dataset: str
+    method: str
+    loss: str
+    seed: int
+    config: dict[str, Any]
+    constants: dict[str, int | float] = field(default_factory=dict)
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    data: Data | None = None
+    device: list[int | str] | None = None
+    workers: int | None = None
+    weights: str | None = None
+    vit: dict[str, int] = field(default_factory=dict)
+    classifier: str = "cnn"
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def work_dir(self) -> Path:
+        """Where the checkout runs: its own logs land here, never in the checkout."""
+        return Path(self.run_dir) / "upstream"
+
+    @property
+    def file(self) -> Path:
+        """The job's own file."""
+        return self.work_dir / "job.json"
+
+    def write(self) -> None:
+        """Writes the job's file."""
+        write_json(self.file, asdict(self))
+
+
+def read_job(path: str | Path) -> Job:
+    """Reads a job's file."""
+    content = read_json(path)
+    known = {f.name for f in fields(Job)}
+    try:
+        data = content.get("data")
+        content["data"] = None if data is None else Data(**data)
+        return Job(**{key: value for key, value in content.items() if key in known})
+    except (TypeError, AttributeError) as error:
+        raise PilotTalError(f"{path} is not a job: {error}") from error

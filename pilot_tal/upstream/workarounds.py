@@ -1,0 +1,241 @@
+"""What the originals cannot do on a CPU, offline or with small classes, each cured from outside by one function.
+
+A workaround is switched on only where it is needed; its docstring is what the log says then.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pilot_tal.upstream.job import Job
+from pilot_tal.upstream.sites import LearnerSites
+from pilot_tal.upstream.swap import Patches
+from pilot_tal.upstream.weights import load_vit_weights
+
+FULL_WORKERS = 8  # what most of the originals ask for
+TOP_K = 5
+
+
+@dataclass
+class Context:
+    """What a workaround may look at and change."""
+
+    job: Job
+    learner: LearnerSites
+    patches: Patches
+    modules: dict[str, ModuleType]
+    on_cpu: bool
+
+    @property
+    def name(self) -> str:
+        """The learner's name."""
+        return self.job.method
+
+    @property
+    def own(self) -> ModuleType:
+        """The module of the learner."""
+        return self.modules[self.learner.module]
+
+
+Needed = Callable[[Context], bool]
+BEFORE: dict[str, tuple[Needed, Callable[[Context], None]]] = {}
+ON_LEARNER: dict[str, tuple[Needed, Callable[[Context, Any], None]]] = {}
+
+
+def _register(registry: dict, needed: Needed):
+    def add(function: Callable) -> Callable:
+        registry[function.__name__] = (needed, function)
+        return function
+
+    return add
+
+
+def apply_before(context: Context) -> list[str]:
+    """Applies what is needed before the learner is built; gives the log's lines."""
+    return [_log(function, function(context)) for needed, function in BEFORE.values() if needed(context)]
+
+
+def apply_on_learner(context: Context, learner: Any) -> list[str]:
+    """Applies what is needed once the learner is built; gives the log's lines."""
+    return [
+        _log(function, function(context, learner)) for needed, function in ON_LEARNER.values() if needed(context)
+    ]
+
+
+def _log(function: Callable, _: None) -> str:
+    line = f"workaround {function.__name__}: {function.__doc__.splitlines()[0]}"
+    logging.getLogger("pilot_tal").warning(line)
+    return line
+
+
+def chosen_workers(job: Job) -> int | None:
+    """Loader processes: the job's, else the machine's cores where they are fewer than the originals ask for."""
+    cores = os.cpu_count() or 1
+    return job.workers if job.workers is not None else (cores if cores < FULL_WORKERS else None)
+
+
+@_register(BEFORE, lambda c: chosen_workers(c.job) is not None)
+def fewer_workers(context: Context) -> None:
+    """the number of loader processes is written into the code; ours is used instead."""
+    for module in (context.modules["models.base"], context.own):
+        original = module.DataLoader
+
+        def loader(*args: Any, original: Callable = original, **kwargs: Any) -> Any:
+            kwargs["num_workers"] = chosen_workers(context.job)
+            if context.on_cpu:
+                kwargs.pop("pin_memory", None)
+            return original(*args, **kwargs)
+
+        context.patches.set(module, "DataLoader", loader)
+
+
+@_register(BEFORE, lambda c: c.name == "coda_prompt")
+def keep_small_task(context: Context) -> None:
+    """CODA-Prompt drops the last batch: a task smaller than one batch would not be trained at all."""
+    original = context.own.DataLoader
+
+    def loader(dataset: Any, batch_size: int, drop_last: bool = False, **kwargs: Any) -> Any:
+        drop_last = drop_last and len(dataset) >= batch_size
+        return original(dataset, batch_size=batch_size, drop_last=drop_last, **kwargs)
+
+    context.patches.set(context.own, "DataLoader", loader)
+
+
+@_register(BEFORE, lambda c: c.name == "coda_prompt" and c.on_cpu)
+def coda_leaf(context: Context) -> None:
+    """CODA-Prompt adds in place to a leaf tensor, which only a copy to a GPU allows; the CPU gets a copy too."""
+    module = context.modules[context.learner.backbone]
+    context.patches.set(module, "torch", _CopiedLeaves(module.torch))
+
+
+class _CopiedLeaves:
+    """torch, except that `zeros` with requires_grad gives a copy, to which one may add in place."""
+
+    def __init__(self, torch: ModuleType):
+        self._torch = torch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def zeros(self, *args: Any, **kwargs: Any) -> Any:
+        tensor = self._torch.zeros(*args, **kwargs)
+        return tensor.clone() if tensor.requires_grad else tensor
+
+
+@_register(BEFORE, lambda c: c.name == "coda_prompt" and c.job.args.get("tuned_epoch") == 1)
+def coda_one_epoch(context: Context) -> None:
+    """CODA-Prompt's schedule divides by zero with one epoch; its first learning rate is kept."""
+    original = context.own.CosineSchedule
+    context.patches.set(context.own, "CosineSchedule", lambda optimizer, K: original(optimizer, K=max(K, 2)))
+
+
+def _wants_no_download(context: Context) -> bool:
+    ignores = context.name in ("lae", "mos") and context.job.args.get("pretrained") is False
+    return bool(context.learner.backbone) and (context.job.weights is not None or ignores)
+
+
+@_register(BEFORE, _wants_no_download)
+def no_download(context: Context) -> None:
+    """the ViT's weights are not downloaded; they come from the given file, or stay random."""
+    import timm
+
+    original, weights = timm.create_model, context.job.weights
+
+    def create(name: str, *args: Any, **kwargs: Any) -> Any:
+        model = original(name, *args[1:], **{**kwargs, "pretrained": False})
+        if weights not in (None, "random"):
+            load_vit_weights(model, weights)
+        return model
+
+    context.patches.set(timm, "create_model", create)
+
+
+@_register(BEFORE, lambda c: bool(c.job.vit))
+def other_vit(context: Context) -> None:
+    """the shape of the ViT is written into the code; it is changed for this trial."""
+    import timm.models.vision_transformer as timm_vit
+
+    for module in (timm_vit, context.modules[context.learner.backbone]):
+        original = module.VisionTransformer
+
+        def build(*args: Any, original: Callable = original, **kwargs: Any) -> Any:
+            return original(*args, **{**kwargs, **context.job.vit})
+
+        context.patches.set(module, "VisionTransformer", build)
+
+
+@_register(ON_LEARNER, lambda c: c.job.args["init_cls"] < TOP_K)
+def few_classes(context: Context, learner: Any) -> None:
+    """the best five classes are asked for when fewer have been seen; as many as there are take their place."""
+    train, evaluate = learner.incremental_train, learner._evaluate
+
+    def limited(data_manager: Any) -> Any:
+        seen = learner._known_classes + data_manager.get_task_size(learner._cur_task + 1)
+        learner.topk = min(TOP_K, seen)
+        return train(data_manager)
+
+    def with_top5(*args: Any) -> dict[str, Any]:
+        result = evaluate(*args)
+        result.setdefault(f"top{TOP_K}", result[f"top{learner.topk}"])
+        return result
+
+    context.patches.set(learner, "incremental_train", limited)
+    context.patches.set(learner, "_evaluate", with_top5)
+
+
+def _replays(context: Context) -> bool:
+    return context.job.data is not None and not context.learner.backbone
+
+
+@_register(ON_LEARNER, _replays)
+def few_exemplars(context: Context, learner: Any) -> None:
+    """a class with fewer images than exemplars stops PyCIL; it gives all the images it has."""
+    for name in ("_construct_exemplar", "_construct_exemplar_unified"):
+        original = getattr(learner, name)
+
+        def limited(data_manager: Any, m: int, original: Callable = original) -> None:
+            counts = np.bincount(data_manager._train_targets)
+            known, total = learner._known_classes, learner._total_classes
+            if counts[known:total].min() >= m:
+                original(data_manager, m)
+                return
+            try:  # the original chooses for the classes from known to total: one at a time, each with its own m
+                for label in range(known, total):
+                    learner._known_classes, learner._total_classes = label, label + 1
+                    original(data_manager, min(m, int(counts[label])))
+            finally:
+                learner._known_classes, learner._total_classes = known, total
+
+        context.patches.set(learner, name, limited)
+
+
+@_register(ON_LEARNER, lambda c: c.name == "bic" and _replays(c))
+def small_validation(context: Context, learner: Any) -> None:
+    """BiC's validation set takes as many images of every class as the smallest can spare."""
+    train = learner.incremental_train
+
+    def limited(data_manager: Any) -> Any:
+        if "get_dataset_with_split" not in vars(data_manager):
+            _limit_validation(context.patches, data_manager)
+        return train(data_manager)
+
+    context.patches.set(learner, "incremental_train", limited)
+
+
+def _limit_validation(patches: Patches, data_manager: Any) -> None:
+    original = data_manager.get_dataset_with_split
+
+    def split(indices: Any, *args: Any, val_samples_per_class: int = 0, **kwargs: Any) -> Any:
+        memory = kwargs.get("appendent")
+        counts = np.bincount(data_manager._train_targets)[np.asarray(indices)]
+        if memory is not None:
+            counts = np.concatenate([counts, np.bincount(np.asarray(memory[1], dtype=np.int64))])
+        spare = max(1, int(counts.min()) - 1)
+        return original(indices, *args, val_samples_per_class=min(val_samples_per_class, spare), **kwargs)
+
+    patches.set(data_manager, "get_dataset_with_split", split)
