@@ -50,9 +50,6 @@ def find_layout(
         folder: The folder of the images, if it has an unusual name; relative to the data root.
         known: The class names of the dataset; None where every folder is a class.
     """
-    if not data_root.is_dir():
-        problem = "is not a folder" if data_root.exists() else "does not exist"
-        raise PilotTalError(f"the data root {data_root} {problem}; name the folder that holds the images")
     if folder is not None:
         bases = [data_root / folder]
         if not bases[0].is_dir():

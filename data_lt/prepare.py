@@ -116,6 +116,11 @@ def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | Non
     known = set(read_manifest(card.name).class_names) if card.shipped else None
     if card.make is not None and folder is None:
         card.make(data_root)
+    if not data_root.is_dir():
+        problem = "is not a folder" if data_root.exists() else "does not exist"
+        raise PilotTalError(
+            f"the data root {data_root} {problem}: give the folder that holds the images{_how_to_get(card, data_root)}"
+        )
     layout = find_layout(card, data_root, folder, known)
     if layout is None:
         usual = ", ".join(f"{name}/" for name in card.folders)

@@ -369,6 +369,10 @@ def test_linked_classes_and_images_are_welcome(tmp_path):
 
 
 def test_wrong_names_and_roots_without_the_dataset(tmp_path):
+    with pytest.raises(
+        PilotTalError, match=r"new does not exist: .*build food101_lt --download --data-root .*new$"
+    ):
+        prepare("food101_lt", tmp_path / "new")
     with pytest.raises(PilotTalError, match="did you mean 'imagenetr_lt'"):
         prepare("imagenet_lt", tmp_path)
     with pytest.raises(PilotTalError, match=r"no images of CUB-LT.*CUB_200_2011/.*--download --data-root '.*a b'"):
