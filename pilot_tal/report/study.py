@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pilot_tal.errors import PilotTalError
 from pilot_tal.metrics import Difference, Spread, paired_difference, rank_classes, spread, summarize
 from pilot_tal.report.text import DATASETS, ENGINES, LOSSES, METHODS, clean, number, slug
 from pilot_tal.rundir import Run, find_runs, load_run
@@ -210,7 +211,9 @@ def make_study(runs: Sequence[Run]) -> Study:
             setting.arms.append(arms[key, identity])
         _add(arms[key, identity], run, remarks)
     for setting in settings.values():
-        setting.arms.sort(key=lambda a: (_place(ENGINES, a.engine), a.shared, _place(LOSSES, a.loss), a.own))
+        setting.arms.sort(
+            key=lambda a: (known_first(ENGINES, a.engine), a.shared, known_first(LOSSES, a.loss), a.own)
+        )
         _label(setting.arms)
     ordered = sorted(settings.values(), key=_setting_order)
     _name_files(ordered, lambda s: f"{s.dataset} {s.method} {s.tasks_name} {s.fidelity}")
@@ -234,7 +237,10 @@ def _add(arm: Arm, run: Run, remarks: list[str]) -> None:
         kept = arm.results[info.seed].run
         remarks.append(f"{clean(run.path.name)} repeats {clean(kept.path.name)} and was left out.")
     else:
-        metrics = summarize(run.predictions, info.task_sizes, info.train_counts, info.class_order)
+        try:
+            metrics = summarize(run.predictions, info.task_sizes, info.train_counts, info.class_order)
+        except PilotTalError as error:
+            raise PilotTalError(f"{run.path}: {error}") from error
         arm.results[info.seed] = Result(run, metrics)
 
 
@@ -290,11 +296,11 @@ def _distinct(all_values: list[Values], values: Values) -> list[str]:
     return [f"{key}={value}" for key, value in values if (key, value) not in common]
 
 
-def _place(known: dict[str, str], name: str) -> tuple[int, str]:
+def known_first(known: dict[str, str], name: str) -> tuple[int, str]:
     """Sorts known names in their order and others behind them."""
     return (list(known).index(name) if name in known else len(known), name)
 
 
 def _setting_order(setting: Setting) -> tuple:
-    names = (_place(DATASETS, setting.dataset), _place(METHODS, setting.method))
+    names = (known_first(DATASETS, setting.dataset), known_first(METHODS, setting.method))
     return (*names, len(setting.task_sizes), setting.task_sizes, setting.fidelity, setting.originals)

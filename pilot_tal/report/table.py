@@ -115,7 +115,7 @@ def to_latex(table: Table) -> str:
         lines += _latex_header(table, level)
     lines.append(r"\midrule")
     for index, row in enumerate(table.rows):
-        if index in table.rules:
+        if index and index in table.rules:
             lines.append(r"\midrule")
         lines.append(" & ".join(map(_latex_cell, row)) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]

@@ -6,9 +6,9 @@ import numpy as np
 
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.report.paper import paper_numbers
-from pilot_tal.report.study import BASELINE, Arm, Setting, Study
+from pilot_tal.report.study import BASELINE, Arm, Setting, Study, known_first
 from pilot_tal.report.table import Table, difference_cell, name_cell, percent_cell, spread_cell
-from pilot_tal.report.text import ENGINES, LOSSES, clean
+from pilot_tal.report.text import ENGINES, LOSSES, METHODS, clean
 
 _OVERVIEW = ("a_mean", "a_tail", "a_head")
 _COMPARED = ("a_mean", "a_tail")
@@ -40,34 +40,29 @@ def overview_table(study: Study) -> Table:
 
 def paper_layout_table(study: Study) -> Table:
     """Methods as rows, "+ loss" below them, datasets × tasks as columns: the layout of the paper's table."""
-    cases = [(setting, arm) for setting in study.finished for arm in setting.finished_arms()]
-    places = list(dict.fromkeys(_place(setting) for setting, _ in cases))
+    places = list(dict.fromkeys(_place(setting) for setting in study.finished))
     titles = _place_titles(places)
-    columns = [("Method",)]
-    columns += [(*titles[p], DEFINITIONS[key][0]) for p in places for key in _COMPARED]
+    keys = [(place, key) for place in places for key in _COMPARED]
+    columns = [("Method",), *((*titles[place], DEFINITIONS[key][0]) for place, key in keys)]
     title = "Accuracy over all classes and over the tail, percent, means over seeds; the best of a method in bold"
     table = Table("paper_layout", title, columns, 1)
-    several = {
-        "fidelity": len({setting.fidelity for setting, _ in cases}) > 1,
-        "engine": len({arm.engine for _, arm in cases}) > 1,
-    }
-    groups: dict[tuple, dict[tuple, dict[tuple, Arm]]] = {}
-    for setting, arm in cases:
-        group = (setting.method_name, setting.fidelity, arm.engine, arm.variant)
-        rows = groups.setdefault(group, {})
-        rows.setdefault((arm.loss, arm.own_variant), {})[_place(setting)] = arm
-    keys = [(place, key) for place in places for key in _COMPARED]
-    rivals = {
-        place: sum(any(place in arms for arms in rows.values()) for rows in groups.values()) for place in places
-    }
-    tops = {
-        k: _best_mean((arms.get(k[0]) for rows in groups.values() for arms in rows.values()), k[1]) for k in keys
-    }
+    groups = _method_groups(study)
+    everything = [arms for rows in groups.values() for arms in rows.values()]
+    tops = {k: _best_mean([arms.get(k[0]) for arms in everything], k[1]) for k in keys}
+    rivals = {p: sum(any(p in arms for arms in rows.values()) for rows in groups.values()) for p in places}
     for group, rows in groups.items():
         table.rules.add(len(table.rows))
-        bests = {k: _best_mean((arms.get(k[0]) for arms in rows.values()), k[1]) for k in keys}
-        for row, arms in rows.items():
-            cells = [name_cell(_row_title(group, row, row == next(iter(rows)), several))]
+        bests = {k: _best_mean([arms.get(k[0]) for arms in rows.values()], k[1]) for k in keys}
+        for (loss, own), arms in rows.items():
+            added = clean(f"+ {LOSSES.get(loss, loss)}" + (f" ({own})" if own else ""))
+            name = (
+                group
+                if loss == BASELINE
+                else added
+                if BASELINE in {row[0] for row in rows}
+                else f"{group} {added}"
+            )
+            cells = [name_cell(name)]
             for place, key in keys:
                 mean = _mean(arms.get(place), key)
                 best = mean is not None and mean == bests[place, key] and len(rows) > 1
@@ -153,17 +148,21 @@ def _place_titles(places: list[tuple]) -> dict[tuple, tuple[str, str]]:
     return titles
 
 
-def _row_title(group: tuple, row: tuple[str, str], first: bool, several: dict[str, bool]) -> str:
-    method, fidelity, engine, variant = group
-    loss, own = row
-    extra = [fidelity] if several["fidelity"] else []
-    extra += [ENGINES.get(engine, engine)] if several["engine"] else []
-    extra += [variant] if variant else []
-    name = f"{method} ({', '.join(extra)})" if extra else method
-    added = f"+ {LOSSES.get(loss, loss)}" + (f" ({own})" if own else "")
-    if loss == BASELINE:
-        return clean(name)
-    return clean(f"{name} {added}" if first else added)
+def _method_groups(study: Study) -> dict[str, dict[tuple[str, str], dict[tuple, Arm]]]:
+    """Title of a method → (loss, its variant) → column → arm; what tells two methods apart is in the title."""
+    settings = sorted(study.finished, key=lambda s: (known_first(METHODS, s.method), s.fidelity))
+    cases = [(setting, arm) for setting in settings for arm in setting.finished_arms()]
+    fidelities = {setting.fidelity for setting, _ in cases}
+    engines = {arm.engine for _, arm in cases}
+    groups: dict[str, dict[tuple[str, str], dict[tuple, Arm]]] = {}
+    for setting, arm in cases:
+        extra = [setting.fidelity] if len(fidelities) > 1 else []
+        extra += [ENGINES.get(arm.engine, arm.engine)] if len(engines) > 1 else []
+        extra += [arm.variant] if arm.variant else []
+        title = clean(f"{setting.method_name} ({', '.join(extra)})" if extra else setting.method_name)
+        rows = groups.setdefault(title, {})
+        rows.setdefault((arm.loss, arm.own_variant), {})[_place(setting)] = arm
+    return groups
 
 
 def _mean(arm: Arm | None, key: str) -> float | None:

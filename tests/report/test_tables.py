@@ -100,6 +100,20 @@ def test_layout_of_the_papers_table(tmp_path):
     assert r"$A_{\mathrm{Tail}}$" in text and r"\underline{\textbf{" in text
 
 
+def test_a_loss_without_ce_is_named_with_its_method(tmp_path):
+    small = {"counts": [9] * 4, "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2, "seeds": (1,)}
+    write_comparison(tmp_path, losses=(("tal", 0), ("focal", 0)), **small)
+    write_comparison(tmp_path, fidelity="fixed", **small)
+    table = tables.paper_layout_table(load_study([tmp_path]))
+    assert [row[0].text for row in table.rows] == [
+        "L2P (fixed)",
+        "+ TAL",
+        "L2P (pilot) + TAL",
+        "L2P (pilot) + Focal",
+    ]
+    assert to_latex(table).count("midrule\n\\midrule") == 0
+
+
 def test_best_forgetting_is_the_lowest(demo_runs):
     (setting,) = load_study([demo_runs]).settings
     table = tables.metrics_table(setting)
