@@ -30,7 +30,7 @@ _IGNORED = {
 _FIXED = {
     "prompt_pool": True, "prompt_key": True, "get_original_backbone": True, "reinit_optimizer": True,
     "use_g_prompt": True, "use_e_prompt": True, "use_prefix_tune_for_g_prompt": True,
-    "use_prefix_tune_for_e_prompt": True, "same_key_value": False, "drop": 0, "drop_path": 0,
+    "same_key_value": False, "drop": 0, "drop_path": 0,
 }  # fmt: skip
 
 

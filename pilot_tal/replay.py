@@ -15,7 +15,6 @@ from pilot_tal.losses import build_loss
 from pilot_tal.recorded import RecordedMOS, RecordedTAL, recorded_centroids
 from pilot_tal.recording import Recording, read_recording
 from pilot_tal.tal import TAL
-from pilot_tal.task import TaskInfo
 from pilot_tal.training import Criterion, train_task
 
 LOSS_TOLERANCE = 1e-4
@@ -74,7 +73,7 @@ def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterat
     learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
     for index in range(len(recording.sizes)):
         task = recording.task(index)
-        criterion = _criterion(recording, loss, task)
+        criterion = _criterion(recording, loss)
         seen_losses: list[Tensor] = []
         train_task(
             learner,
@@ -92,11 +91,13 @@ def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterat
         yield _compare(recording, learner, criterion, loss, index, torch.stack(seen_losses))
 
 
-def _criterion(recording: Recording, loss: str, task: TaskInfo) -> Criterion:
+def _criterion(recording: Recording, loss: str) -> Criterion:
     if loss == "ce":
         return build_loss("ce")
     meta = recording.meta
-    return RecordedTAL(TAL(task.num_classes, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64))
+    return RecordedTAL(
+        TAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
+    )
 
 
 @torch.no_grad()

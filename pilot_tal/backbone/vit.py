@@ -25,6 +25,7 @@ class BlockExtras:
         attention_adapter: Function of the normalised input, added to the attention's output.
         kv_delta: Function of the normalised input, added to keys and values [B, N, 2 * dim].
         mlp_adapter: Function of the residual stream before `norm2`, added to the MLP's output.
+        tokens: Prompt tokens [B, m, dim] put before the whole sequence; they stay in it from this block on.
     """
 
     prefix: tuple[Tensor, Tensor] | None = None
@@ -32,6 +33,7 @@ class BlockExtras:
     attention_adapter: Callable[[Tensor], Tensor] | None = None
     kv_delta: Callable[[Tensor], Tensor] | None = None
     mlp_adapter: Callable[[Tensor], Tensor] | None = None
+    tokens: Tensor | None = None
 
 
 NO_EXTRAS = BlockExtras()
@@ -122,6 +124,8 @@ class FrozenViT(nn.Module):
 
     def _block(self, index: int, tokens: Tensor, extras: BlockExtras, keep: slice | None) -> Tensor:
         block = self.vit.blocks[index]
+        if extras.tokens is not None:
+            tokens = torch.cat((extras.tokens, tokens), dim=1)
         normed = block.norm1(tokens)
         attended = self._attention(block.attn, normed, extras, keep)
         if keep is not None:

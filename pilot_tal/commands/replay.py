@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-
 Files = Annotated[
     list[Path],
     typer.Argument(help="Recordings (.npz): a ViT, its batches, a start, and what every task ended with."),

@@ -91,6 +91,7 @@ class DualPromptConfig(PoolConfig):
     g_prompt_length: int = 5
     g_prompt_layer_idx: list[int] = field(default_factory=lambda: [0, 1])
     e_prompt_layer_idx: list[int] = field(default_factory=lambda: [2, 3, 4])
+    use_prefix_tune_for_e_prompt: bool = True
 
     def __post_init__(self):
         super().__post_init__()

@@ -32,7 +32,11 @@ class DualPrompt(PoolLearner):
     """DualPrompt (Wang et al., ECCV 2022)."""
 
     config: DualPromptConfig
-    pool_axis = 2
+
+    @property
+    def pool_axis(self) -> int:
+        """Prefixes have an axis for key and value before that of the pool, tokens have not."""
+        return 2 if self.config.use_prefix_tune_for_e_prompt else 1
 
     def __init__(
         self, backbone: FrozenViT, config: DualPromptConfig, num_classes: int, num_tasks: int, fidelity: str
@@ -41,7 +45,10 @@ class DualPrompt(PoolLearner):
         heads = (backbone.num_heads, backbone.head_dim)
         g_layers, e_layers = len(config.g_prompt_layer_idx), len(config.e_prompt_layer_idx)
         self.g_prompt = self.init_pool(g_layers, 2, config.g_prompt_length, *heads)
-        self.prompt = self.init_pool(e_layers, 2, config.size, config.length, *heads)
+        if config.use_prefix_tune_for_e_prompt:
+            self.prompt = self.init_pool(e_layers, 2, config.size, config.length, *heads)
+        else:
+            self.prompt = self.init_pool(e_layers, config.size, config.length, backbone.dim)
         self.prompt_key = self.init_pool(config.size, backbone.dim)
         self.head = vit_head(backbone.dim, num_classes)
         # Blocks take the G- and E-prompts in their order; a block asked for twice gets the G-prompt.
@@ -66,10 +73,15 @@ class DualPrompt(PoolLearner):
 
     def _features(self, tokens: Tensor, query: Callable[[], Tensor], training: bool) -> tuple[Tensor, Tensor]:
         chosen, similarity = self.select(tokens, query, training)
-        prefixes = e_prefixes(self.prompt, chosen, len(tokens), mixed=self.fidelity == "pilot")
         extras = {b: _prefix(self.g_prompt[i].unsqueeze(0)) for i, b in enumerate(self.g_blocks)}
-        extras |= {b: _prefix(prefixes[i]) for i, b in enumerate(self.e_blocks)}
-        return self.backbone.run(tokens, extras)[:, 0], similarity
+        if self.config.use_prefix_tune_for_e_prompt:
+            prefixes = e_prefixes(self.prompt, chosen, len(tokens), mixed=self.fidelity == "pilot")
+            extras |= {b: _prefix(prefixes[i]) for i, b in enumerate(self.e_blocks)}
+            return self.backbone.run(tokens, extras)[:, 0], similarity
+        prompts = self.prompt[:, chosen.expand(len(tokens), -1)].flatten(2, 3)
+        extras |= {b: BlockExtras(tokens=prompts[i]) for i, b in enumerate(self.e_blocks)}
+        cls = len(self.e_blocks) * prompts.shape[2]  # every E-block puts its tokens before CLS
+        return self.backbone.run(tokens, extras, keep=slice(cls, cls + 1))[:, 0], similarity
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Prompts, keys and classifier."""

@@ -1,7 +1,6 @@
 """Picking prompts from a pool by their keys, for L2P and DualPrompt."""
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +67,7 @@ class PoolLearner(Learner):
 
     reschedules = False  # see Learner.learning_rate
     config: PoolConfig
-    pool_axis: ClassVar[int]
+    pool_axis: int  # of `prompt`
     prompt: nn.Parameter
     prompt_key: nn.Parameter
 
