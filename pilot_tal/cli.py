@@ -6,8 +6,11 @@ import typer
 
 from pilot_tal import __version__
 from pilot_tal.commands.build import build
+from pilot_tal.commands.compare import compare
+from pilot_tal.commands.list import list_names
 from pilot_tal.commands.replay import replay
 from pilot_tal.commands.report import report
+from pilot_tal.commands.run import run
 from pilot_tal.commands.upstream import upstream
 from pilot_tal.errors import PilotTalError
 
@@ -28,9 +31,12 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
+app.command("run")(run)
+app.command("compare")(compare)
 app.command("build")(build)
 app.command("replay")(replay)
 app.command("report")(report)
+app.command("list")(list_names)
 app.command("upstream")(upstream)
 
 

@@ -1,9 +1,11 @@
 """Features of test images that never change, kept for the run."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+_PARTS = ("known", "features")
 
 
 class FeatureCache:
@@ -13,14 +15,27 @@ class FeatureCache:
     """
 
     def __init__(self):
-        self._tables: dict[Hashable, tuple[Tensor, Tensor]] = {}
+        self._tables: dict[str, tuple[Tensor, Tensor]] = {}
 
     def clear(self) -> None:
         """Forgets everything."""
         self._tables.clear()
 
+    def state(self) -> dict[str, Tensor]:
+        """The tables, flat. Features vary in the last digits with their batch, so a resumed run keeps them."""
+        return {
+            f"{part}.{key}": tensor
+            for key, table in self._tables.items()
+            for part, tensor in zip(_PARTS, table, strict=True)
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what `state` gave."""
+        keys = {name.split(".", 1)[1] for name in state}
+        self._tables = {key: tuple(state[f"{part}.{key}"].clone() for part in _PARTS) for key in keys}
+
     def get(
-        self, key: Hashable, ids: Tensor | None, inputs: Tensor, compute: Callable[[Tensor], Tensor]
+        self, key: str, ids: Tensor | None, inputs: Tensor, compute: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Features [B, dim] of `inputs`; only rows with unknown ids are computed. Without ids: all of them."""
         if ids is None:
@@ -37,7 +52,7 @@ class FeatureCache:
             known, table = self._tables[key]
         return table[ids].to(inputs.device, non_blocking=True)
 
-    def _table(self, key: Hashable, size: int) -> tuple[Tensor, Tensor]:
+    def _table(self, key: str, size: int) -> tuple[Tensor, Tensor]:
         known, table = self._tables.get(key, (torch.zeros(0, dtype=torch.bool), torch.zeros(0, 0)))
         if size > len(known):
             grown = max(size, 2 * len(known))
@@ -46,7 +61,7 @@ class FeatureCache:
             self._tables[key] = known, table
         return known, table
 
-    def _store(self, key: Hashable, ids: Tensor, features: Tensor) -> None:
+    def _store(self, key: str, ids: Tensor, features: Tensor) -> None:
         known, table = self._tables[key]
         if table.shape[1] == 0:
             table = table.new_zeros(len(known), features.shape[1])

@@ -229,7 +229,7 @@ class MOS(Learner):
         if self.fidelity == "pilot" and index == 1:
             index = 0  # the mean of one snapshot
         parts = self.adapter_parts(index)
-        return self.cache.get(("adapter", index), ids, tokens, lambda rows: self.features(rows, parts))
+        return self.cache.get(f"adapter{index}", ids, tokens, lambda rows: self.features(rows, parts))
 
     def adapter_parts(self, index: int) -> list[Tensor]:
         """The adapters a finished task is represented by: its own, or what LAMDA-PILOT's evaluation makes of them.

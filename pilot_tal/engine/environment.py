@@ -1,0 +1,52 @@
+"""What is needed to repeat a run, beside its config."""
+
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pilot_tal
+
+PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "pandas", "pillow", "safetensors")
+
+
+def describe(device: str, weights: str, manifest: str, law: dict[str, Any]) -> dict[str, Any]:
+    """Versions, checksums of weights and manifest, command line and commit."""
+    import torch
+
+    return {
+        "pilot_tal": pilot_tal.__version__,
+        "commit": _commit(),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "device": device,
+        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "weights_checksum": weights,
+        "manifest_checksum": manifest,
+        "manifest": law,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of this checkout; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
