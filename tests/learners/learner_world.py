@@ -1,0 +1,94 @@
+"""A tiny world for the learners: a random ViT, tasks of random images, and a short way to train on them."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+import pilot_tal._torchvision  # noqa: F401
+from pilot_tal.backbone import FrozenViT
+from pilot_tal.learners import Learner, build_learner, load_method_config
+from pilot_tal.losses import build_loss
+from pilot_tal.task import TaskInfo
+from pilot_tal.training import train_task
+
+METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
+SMALL = {
+    "l2p": {"size": 6, "length": 2, "top_k": 2},
+    "dualprompt": {"size": 4, "length": 2, "g_prompt_length": 2},
+    "coda_prompt": {"prompt_param": [12, 4, 0.0]},
+    "lae": {"pet_length": 3, "num_freeze_epochs": 1, "ema_decay": 0.9, "init_lr": 0.01},
+    "mos": {"crct_epochs": 2, "ffn_num": 4},
+}
+
+
+def tiny_vit(seed: int = 0, **options) -> FrozenViT:
+    """A random ViT of width 16 for images of 8 pixels; weights large enough for the tokens to differ."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    shape = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 6, "num_heads": 2, "num_classes": 0}
+    vit = VisionTransformer(**{**shape, **options})
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in vit.named_parameters():
+            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            parameter.copy_(centre + 0.2 * torch.randn(parameter.shape, generator=generator))
+    return FrozenViT(vit, "tiny")
+
+
+def task_info(sizes: Sequence[int], index: int) -> TaskInfo:
+    first = sum(sizes[:index])
+    return TaskInfo(index, len(sizes), first, first + sizes[index], (4,) * sizes[index])
+
+
+def images(task: TaskInfo, per_class: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """`per_class` images of every class of a task, shuffled; a class has a pattern of its own."""
+    generator = torch.Generator().manual_seed(1000 * seed + task.index)
+    y = torch.arange(task.first, task.stop).repeat(per_class)
+    y = y[torch.randperm(len(y), generator=generator)]
+    patterns = torch.stack([torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(int(c))) for c in y])
+    return patterns + 0.5 * torch.randn(patterns.shape, generator=generator), y
+
+
+def make(method: str, sizes: Sequence[int], fidelity: str = "pilot", backbone=None, **settings) -> Learner:
+    config = load_method_config(method, overrides={"batch_size": 5, "tuned_epoch": 2, **SMALL[method], **settings})
+    return build_learner(method, backbone or tiny_vit(), config, sum(sizes), len(sizes), fidelity)
+
+
+def batches(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(x.split(size), y.split(size), strict=True)
+
+
+def train(learner: Learner, sizes: Sequence[int], index: int, batch: int = 5, loss: str = "ce", **options) -> None:
+    """Trains one task of the tiny world, end of task included."""
+    torch.manual_seed(index)
+    task = task_info(sizes, index)
+    x, y = images(task)
+    train_task(
+        learner,
+        build_loss(loss),
+        task,
+        lambda epoch: batches(x, y, batch),
+        epochs=learner.config.tuned_epoch,
+        config=learner.config,
+        device="cpu",
+        **options,
+    )
+    learner.end_task(lambda: batches(x, y, batch))
+
+
+def trained(method: str, sizes: Sequence[int], fidelity: str = "pilot", **settings) -> Learner:
+    """A learner that has seen all tasks."""
+    torch.manual_seed(0)
+    learner = make(method, sizes, fidelity, **settings)
+    for index in range(len(sizes)):
+        train(learner, sizes, index)
+    return learner
+
+
+def test_images(sizes: Sequence[int], per_class: int = 3) -> tuple[Tensor, Tensor]:
+    parts = [images(task_info(sizes, index), per_class, seed=1) for index in range(len(sizes))]
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+
+test_images.__test__ = False
