@@ -264,7 +264,7 @@ def test_unreachable_hub_is_one_sentence(monkeypatch):
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(timm, "create_model", unreachable)
-    with pytest.raises(PilotTalError, match="from timm's hub .ConnectionError.; connect to the network once, or"):
+    with pytest.raises(PilotTalError, match=r"from timm's hub .ConnectionError.; connect to the network once, or"):
         build_backbone("vit_tiny_patch16_224.augreg_in21k")
 
 
