@@ -49,6 +49,8 @@ def departures(setting: Setting, arm: Arm) -> list[str]:
     backbone = _value(shared, "backbone", "backbone.name", "backbone_type")
     if backbone is not None and not backbone.removeprefix("pretrained_").startswith(BACKBONE):
         found.append(f"backbone {backbone} instead of {BACKBONE}")
+    elif shared.get("weights") == "random" or any(key.startswith("vit.") for key in shared):
+        found.append("another ViT or random weights")
     return found
 
 

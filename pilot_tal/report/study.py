@@ -293,7 +293,7 @@ def _name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
 def _distinct(all_values: list[Values], values: Values) -> list[str]:
     """`key=value` for each key on which the arms do not agree."""
     common = set.intersection(*(set(v) for v in all_values))
-    return [f"{key}={value}" for key, value in values if (key, value) not in common]
+    return [f"{key.split('.')[-1]}={value}" for key, value in values if (key, value) not in common]
 
 
 def known_first(known: dict[str, str], name: str) -> tuple[int, str]:

@@ -57,10 +57,12 @@ def test_engines_stand_side_by_side_and_are_compared_within_themselves(tmp_path)
 
 
 def test_other_values_of_the_loss_are_another_arm_with_the_same_baseline(tmp_path):
-    write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0)), config={"tal": {"lam": 0.995, "r": 1}}, **SMALL)
-    write_comparison(tmp_path, losses=(("tal", 0.1),), config={"tal": {"lam": 0.99, "r": 1}}, **SMALL)
+    write_comparison(tmp_path, losses=(("ce", 0),), config={"loss": {"name": "ce"}}, **SMALL)
+    for lam in (0.99, 0.995):
+        loss = {"name": "tal", "lam": lam, "r": 1}
+        write_comparison(tmp_path, losses=(("tal", 0),), config={"loss": loss}, **SMALL)
     (setting,) = load_study([tmp_path]).settings
-    assert labels(setting) == ["CE", "TAL (tal.lam=0.99)", "TAL (tal.lam=0.995)"]
+    assert labels(setting) == ["CE", "TAL (lam=0.99)", "TAL (lam=0.995)"]
     assert [setting.baseline(arm) for arm in setting.arms[1:]] == [setting.arms[0]] * 2
 
 

@@ -7,6 +7,7 @@ from synthetic_runs import long_tailed_counts, write_comparison, write_run_direc
 
 from pilot_tal.errors import PilotTalError
 from pilot_tal.metrics import Difference
+from pilot_tal.report.paper import departures
 from pilot_tal.report.study import load_study
 from pilot_tal.report.tal_state import mean_weights, read_states
 from pilot_tal.report.words import lead_sentences, setting_caveats, study_caveats, verdict
@@ -135,6 +136,22 @@ def test_what_keeps_a_run_from_the_papers_setting_is_said(tmp_path):
         "Not the paper's setting, so its numbers do not stand beside these: 12 classes instead of 200, fidelity "
         "fixed instead of pilot, 2 epochs instead of 20." in caveats(tmp_path)
     )
+
+
+@pytest.mark.parametrize(("config", "reason"), [
+    ({"settings": {"tuned_epoch": 5}, "epochs": None}, "5 epochs instead of 20"),
+    ({"backbone": "deit_tiny_patch16_224"}, "backbone deit_tiny_patch16_224 instead of vit_base_patch16_224"),
+    ({"upstream": {"backbone_type": "vit_base_patch16_224_l2p"}, "weights": "random"}, "random weights"),
+    ({"upstream": {"backbone_type": "vit_base_patch16_224_l2p"}, "vit": {"depth": 2}}, "another ViT"),
+    ({"epochs": None}, "an unknown number of epochs instead of 20"),
+    ({"backbone": "vit_base_patch16_224.augreg_in21k_ft_in1k", "weights": "a.safetensors@12", "vit": {}}, None),
+])  # fmt: skip
+def test_epochs_and_backbone_are_read_from_every_kind_of_config(tmp_path, config, reason):
+    options = {"counts": [9] * 200, "task_sizes": (40,) * 5, "tests": 1, "config": config}
+    write_run_directory(tmp_path, dataset="cub_lt", **options)
+    (setting,) = load_study([tmp_path]).settings
+    found = departures(setting, setting.arms[0])
+    assert found == [] if reason is None else len(found) == 1 and reason in found[0]
 
 
 def test_state_over_all_classes_seen_is_read_too(tmp_path):
