@@ -157,31 +157,41 @@ def config_path(kind: str, name: str) -> Path:
     raise PilotTalError(f"configs/{kind}/{name}.yaml is missing from this installation of pilot_tal")
 
 
-def _parse(items: Iterable[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _parse(items: Iterable[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
     for item in items:
         key, sign, text = item.partition("=")
         if not sign or not key:
             raise PilotTalError(f"settings are written key=value, got {item!r}")
         if key in values:
             raise PilotTalError(f"{key} is given twice")
-        try:
-            values[key] = yaml.safe_load(text) if text else None
-        except yaml.YAMLError as error:
-            raise PilotTalError(f"{key}={text} cannot be read: {error}") from error
+        values[key] = text
     return values
 
 
-def _losses_and_seeds(values: dict[str, Any]) -> tuple[list[str], list[int]]:
+def _value(key: str, text: str) -> Any:
+    """A number, a truth value, a list or text, as written."""
+    for kind in (int, float):
+        try:
+            return kind(text)  # 1e-3 too, which YAML takes for text
+        except ValueError:
+            pass
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise PilotTalError(f"{key}={text} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _losses_and_seeds(values: dict[str, str]) -> tuple[list[str], list[int]]:
     for one, many in (("loss", "losses"), ("seed", "seeds")):
         if one in values and many in values:
             raise PilotTalError(f"give {one} or {many}, not both")
     from pilot_tal.losses import LOSSES
 
-    losses = _names(values.pop("losses", values.pop("loss", ["ce", "tal"])))
+    losses = _names(values.pop("losses", values.pop("loss", "ce,tal")))
     for loss in losses:
         _known("loss", loss, LOSSES)
-    seeds = _names(values.pop("seeds", values.pop("seed", list(DEFAULT_SEEDS))))
+    seeds = _names(values.pop("seeds", values.pop("seed", ",".join(map(str, DEFAULT_SEEDS)))))
     try:
         numbers = [int(seed) for seed in seeds]
     except ValueError as error:
@@ -193,13 +203,11 @@ def _losses_and_seeds(values: dict[str, Any]) -> tuple[list[str], list[int]]:
     return list(dict.fromkeys(losses)), list(dict.fromkeys(numbers))
 
 
-def _names(value: Any) -> list[str]:
-    if isinstance(value, (list, tuple)):
-        return [str(entry) for entry in value]
-    return [entry.strip() for entry in str(value).split(",") if entry.strip()]
+def _names(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
-def _loss_options(values: dict[str, Any], losses: list[str]) -> dict[str, dict[str, Any]]:
+def _loss_options(values: dict[str, str], losses: list[str]) -> dict[str, dict[str, Any]]:
     """The full options of each chosen loss: defaults, then `loss.option=value`."""
     from pilot_tal.losses import LOSSES, build_loss, loss_options
 
@@ -208,14 +216,14 @@ def _loss_options(values: dict[str, Any], losses: list[str]) -> dict[str, dict[s
         loss, _, option = key.partition(".")
         if loss not in chosen:
             raise PilotTalError(f"{key} is set, but {loss} is not among the losses {', '.join(losses)}")
-        chosen[loss][option] = values.pop(key)
+        chosen[loss][option] = _value(key, values.pop(key))
     for loss, options in chosen.items():
         build_loss(loss, **options)  # refuses unknown options and values out of range
         chosen[loss] = {**loss_options(loss), **options}
     return chosen
 
 
-def _machine(values: dict[str, Any]) -> Machine:
+def _machine(values: dict[str, str]) -> Machine:
     from pilot_tal.images import CACHE_CHOICES
 
     machine = Machine(**_typed(values, _types(Machine)))
@@ -227,19 +235,21 @@ def _machine(values: dict[str, Any]) -> Machine:
     return replace(machine, data_root=root)
 
 
-def _method_settings(method: str, dataset: str, values: dict[str, Any], quick: bool) -> dict[str, Any]:
+def _method_settings(method: str, dataset: str, values: dict[str, str], quick: bool) -> dict[str, Any]:
     """What is left must be settings of the method, under LAMDA-PILOT's names; `epochs` is its `tuned_epoch`."""
     from pilot_tal.learners import config_dict, load_method_config
 
     if "epochs" in values:
         values["tuned_epoch"] = values.pop("epochs")
     elif quick:
-        values["tuned_epoch"] = QUICK_EPOCHS
+        values["tuned_epoch"] = str(QUICK_EPOCHS)
     known = set(all_keys(method)) | {"tuned_epoch"}
     for key in values:
         if key not in known:
             raise unknown_name("key", key, known)
-    return config_dict(load_method_config(method, dataset, values))
+    return config_dict(
+        load_method_config(method, dataset, {key: _value(key, text) for key, text in values.items()})
+    )
 
 
 @cache
@@ -250,21 +260,18 @@ def _fingerprint(file: str | None) -> str | None:
     return f"{Path(file).name}@{checksum(file)[:16]}"
 
 
-def _typed(values: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    """Takes the keys of `types` out of `values` and checks what they hold."""
+def _typed(values: dict[str, str], types: Mapping[str, type]) -> dict[str, Any]:
+    """Takes the keys of `types` out of `values`, each as its type."""
     taken = {}
     for key in [key for key in types if key in values]:
-        value, kind = values.pop(key), types[key]
-        if value is None and key not in ("img_size", "weights"):
-            raise PilotTalError(f"{key} has no value; write {key}=VALUE")
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = str(value)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            name = {int: "a whole number", float: "a number", str: "text"}[kind]
-            raise PilotTalError(f"{key} must be {name}, got {value!r}")
-        taken[key] = value
+        text, kind = values.pop(key), types[key]
+        if not text:
+            raise PilotTalError(f"{key} has no value; write {key}=VALUE or leave it out")
+        try:
+            taken[key] = kind(text)
+        except ValueError as error:
+            name = {int: "a whole number", float: "a number"}[kind]
+            raise PilotTalError(f"{key} must be {name}, got {text!r}") from error
     return taken
 
 
