@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot_tal.errors import PilotTalError
-from pilot_tal.upstream.sites import TOOLBOXES, LearnerSites, Seam, Site, Toolbox
+from pilot_tal.upstream.sites import BASE_FILE, TOOLBOXES, LearnerSites, Seam, Site, Toolbox
 
 # A call whose last name is one of these may be a classification loss, so it must stand in the table of sites.
 _CROSS_ENTROPIES = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"}
-_PROXIED = "F"
+# Names that the driver replaces in the checkout's modules, and what they must stand for there.
+_REPLACED = {"F": "torch.nn.functional", "DataLoader": "torch.utils.data.DataLoader"}
 
 
 class MovedSeam(PilotTalError):
@@ -56,12 +57,12 @@ def check_seams(repo: Path, toolbox: Toolbox, learner: LearnerSites) -> tuple[Lo
         if seam.file not in trees:
             trees[seam.file] = _parse(repo, toolbox, seam.file)
         _check_seam(toolbox, trees[seam.file], seam)
-    tree = trees[learner.file]
-    imports = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in tree.body
-               if isinstance(node, ast.ImportFrom) for alias in node.names}  # fmt: skip
-    if imports.get(_PROXIED) != "torch.nn.functional":
-        raise MovedSeam(toolbox, learner.file, f"{_PROXIED} is no longer torch.nn.functional")
-    return _locate(toolbox, tree, learner)
+    for file, names in ((BASE_FILE, ("DataLoader",)), (learner.file, ("DataLoader", "F"))):
+        imported = _imported(trees[file])
+        for name in names:
+            if imported.get(name) != _REPLACED[name]:
+                raise MovedSeam(toolbox, file, f"{name} is not imported from {_REPLACED[name].rpartition('.')[0]}")
+    return _locate(toolbox, trees[learner.file], learner)
 
 
 def module_numbers(repo: Path, learner: LearnerSites) -> dict[str, int | float]:
@@ -103,6 +104,16 @@ def _check_seam(toolbox: Toolbox, tree: ast.Module, seam: Seam) -> None:
     for name in seam.calls:
         if name not in calls:
             raise MovedSeam(toolbox, seam.file, f"{seam.function} does not call {name}")
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """What `from … import …` at the top level binds, by name."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:

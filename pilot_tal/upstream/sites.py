@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from pilot_tal.errors import unknown_name
 
+BASE_FILE = "models/base.py"
+
 
 @dataclass(frozen=True)
 class Site:
@@ -95,10 +97,10 @@ def _shared(idata_parameters: tuple[str, ...]) -> tuple[Seam, ...]:
              sets=data_attributes, calls=("_get_idata", "idata.download_data")),
         Seam("utils/data_manager.py", "DataManager.get_task_size", ("self", "task")),
         Seam("utils/data_manager.py", "DataManager.nb_tasks", ("self",)),
-        Seam("models/base.py", "BaseLearner.__init__", ("self", "args"), sets=base_attributes),
-        Seam("models/base.py", "BaseLearner._evaluate", ("self", "y_pred", "y_true")),
-        Seam("models/base.py", "BaseLearner._eval_cnn", ("self", "loader")),
-        Seam("models/base.py", "BaseLearner._eval_nme", ("self", "loader", "class_means")),
+        Seam(BASE_FILE, "BaseLearner.__init__", ("self", "args"), sets=base_attributes),
+        Seam(BASE_FILE, "BaseLearner._evaluate", ("self", "y_pred", "y_true")),
+        Seam(BASE_FILE, "BaseLearner._eval_cnn", ("self", "loader")),
+        Seam(BASE_FILE, "BaseLearner._eval_nme", ("self", "loader", "class_means")),
     )  # fmt: skip
 
 
@@ -108,9 +110,11 @@ _REPLAY = "real images, new and replayed"
 _BOOST = f"{_REPLAY}; FOSTER's class weights stay"
 
 
-def _pilot(name: str, *rest: Site, backbone: str = "") -> LearnerSites:
+def _pilot(name: str, *rest: Site, backbone: str = "", extra: tuple[Seam, ...] = ()) -> LearnerSites:
     main = Site("Learner._init_train", F_CE, ("logits", "targets.long()"), True, _REAL)
-    return LearnerSites(f"models/{name}.py", "Learner", (main, *rest), f"backbone.{backbone or 'vit_' + name}")
+    vit = Seam("utils/inc_net.py", "get_backbone", ("args", "pretrained"), calls=("timm.create_model",))
+    backbone = f"backbone.{backbone or 'vit_' + name}"
+    return LearnerSites(f"models/{name}.py", "Learner", (main, *rest), backbone, (vit, *extra))
 
 
 _ROWS = "{self._device, sim}"
@@ -124,7 +128,14 @@ LAMDA_PILOT = Toolbox(
     learners={
         "l2p": _pilot("l2p"),
         "dualprompt": _pilot("dualprompt"),
-        "coda_prompt": _pilot("coda_prompt", backbone="vit_coda_promtpt"),
+        "coda_prompt": _pilot(
+            "coda_prompt", backbone="vit_coda_promtpt",
+            extra=(
+                Seam("models/coda_prompt.py", "CosineSchedule.__init__", ("self", "optimizer", "K")),
+                Seam("backbone/vit_coda_promtpt.py", "VisionTransformer.forward",
+                     ("self", "x", "register_blk", "prompt", "q", "train", "task_id"), calls=("torch.zeros",)),
+            ),
+        ),
         "lae": _pilot("lae"),
         "mos": _pilot(
             "mos",
@@ -160,8 +171,8 @@ PYCIL = Toolbox(
     growing=True,
     seams=(
         *_shared(("dataset_name",)),
-        Seam("models/base.py", "BaseLearner._construct_exemplar", ("self", "data_manager", "m")),
-        Seam("models/base.py", "BaseLearner._construct_exemplar_unified", ("self", "data_manager", "m")),
+        Seam(BASE_FILE, "BaseLearner._construct_exemplar", ("self", "data_manager", "m")),
+        Seam(BASE_FILE, "BaseLearner._construct_exemplar_unified", ("self", "data_manager", "m")),
     ),
     learners={
         "replay": _pycil("replay", "Replay", _INIT, ("_update_representation", "logits", True, _REPLAY)),

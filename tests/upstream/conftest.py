@@ -1,0 +1,19 @@
+"""Stand-in checkouts and images, made once a session where nothing changes them."""
+
+import pytest
+from upstream_world import make_images, make_standin
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session")
+def pilot(tmp_path_factory):
+    return make_standin(tmp_path_factory.mktemp("pilot"), "pilot")
+
+
+@pytest.fixture(scope="session")
+def pycil(tmp_path_factory):
+    return make_standin(tmp_path_factory.mktemp("pycil"), "pycil")

@@ -1,0 +1,1 @@
+"""Where a ViT would be."""

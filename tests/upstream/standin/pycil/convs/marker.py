@@ -1,0 +1,1 @@
+"""Marks the stand-in as a toolbox of convolutional networks."""

@@ -1,0 +1,167 @@
+"""Whole runs of stand-in checkouts: results, the untouched checkout, and the ways it can go wrong."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from upstream_world import DATA_SETTINGS, edit, make_standin, pilot_tal, snapshot
+
+from pilot_tal.errors import PilotTalError
+from pilot_tal.rundir import find_runs, load_run
+from pilot_tal.upstream import driver
+from pilot_tal.upstream.job import read_job
+from pilot_tal.upstream.plan import Request, make_jobs
+
+
+def run_jobs(repo, images, output, config, losses, *settings, **options):
+    """Runs jobs in this process, whose timm is not the one LAMDA-PILOT needs: the stand-in needs none."""
+    request = Request(repo, config, losses, "folder_lt", (), images, output, workers=0,
+                      overrides=(*DATA_SETTINGS, *settings), **options)  # fmt: skip
+    runs = []
+    for job in make_jobs(request):
+        job.write()
+        driver.run(read_job(job.file))
+        runs.append(load_run(job.run_dir))
+    return runs
+
+
+@pytest.fixture
+def any_environment(monkeypatch):
+    monkeypatch.setattr(driver, "check_environment", lambda toolbox, repo: {"torch": "any"})
+
+
+@pytest.fixture(scope="module")
+def pilot_runs(pilot, images, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "check_environment", lambda toolbox, repo: {"torch": "any"})
+        yield run_jobs(pilot, images, tmp_path_factory.mktemp("runs"), "exps/l2p.json", ["ce", "tal"])
+
+
+def test_a_run_directory_is_written_like_our_own(pilot_runs, images):
+    for run, loss in zip(pilot_runs, ("ce", "tal"), strict=True):
+        info = run.info
+        assert (info.engine, info.method, info.loss, info.seed) == ("lamda-pilot", "l2p", loss, 1993)
+        assert info.dataset == "folder_lt" and info.fidelity == "pilot"
+        assert info.task_sizes == (4, 2) and run.finished
+        assert sorted(info.class_order) == list(range(6))
+        assert info.class_names == tuple(f"class{label}" for label in info.class_order)
+        assert max(info.train_counts) == 6 and min(info.train_counts) == 2
+        assert [len(true) for true, _ in run.predictions] == [4 * 3, 6 * 3]
+        assert "checkout" in run.environment and run.environment["manifest"]
+        assert run.config["upstream"]["tuned_epoch"] == 5
+        image = (run.path / "predictions/task01.csv").read_text().splitlines()[1].split(",")[0]
+        assert (images / image).is_file()
+    result = json.loads((pilot_runs[0].path / "result.json").read_text())
+    true, pred = pilot_runs[0].predictions[-1]
+    assert result["metrics"]["a_last"] == pytest.approx(np.mean(true == pred))
+
+
+def test_every_step_is_logged_and_tal_shows_its_state(pilot_runs):
+    ce, tal = pilot_runs
+    first = sum(ce.info.train_counts[:4])
+    expected = 5 * -(-first // 8)
+    assert [line["step"] for line in ce.step_log() if line["task"] == 0] == list(range(expected))
+    assert {line["epoch"] for line in ce.step_log()} == set(range(5))
+    assert ce.tal_log() == []
+    states = tal.tal_log()
+    assert len(states) == len(tal.step_log())
+    assert {len(line["Q"]) for line in states if line["task"] == 0} == {4}
+    assert {len(line["Q"]) for line in states if line["task"] == 1} == {2}
+    assert states[0]["alpha"] == pytest.approx(7.0)  # 2C − 1 for r = 1
+    assert tal.step_log()[0]["loss"] < ce.step_log()[0]["loss"]  # Q starts at 0
+
+
+def test_cross_entropy_through_the_swap_is_the_original(
+    pilot_runs, pilot, images, tmp_path, any_environment, monkeypatch
+):
+    """Without any swap the stand-in's own cross-entropy gives the same predictions."""
+    monkeypatch.setattr("pilot_tal.upstream.swap.swap", lambda *_: None)
+    plain = run_jobs(pilot, images, tmp_path, "exps/l2p.json", ["ce"])[0]
+    assert plain.step_log() == []
+    for (true, pred), (same_true, same_pred) in zip(plain.predictions, pilot_runs[0].predictions, strict=True):
+        assert np.array_equal(true, same_true) and np.array_equal(pred, same_pred)
+    both = zip(plain.predictions, pilot_runs[1].predictions, strict=True)
+    assert any(not np.array_equal(ce[1], tal[1]) for ce, tal in both)  # and another loss gives others
+
+
+def test_the_other_cross_entropies_stay(pilot, images, tmp_path, any_environment):
+    run = run_jobs(pilot, images, tmp_path, "exps/mos.json", ["tal"])[0]
+    batches = [-(-sum(run.info.train_counts[a:b]) // 8) for a, b in ((0, 4), (4, 6))]
+    assert len(run.step_log()) == sum(batches)  # neither the alignment nor the rows' loss is counted
+
+
+def test_the_checkout_is_not_touched(pilot, pilot_runs):
+    names = snapshot(pilot)
+    assert not any("__pycache__" in name or "logs" in name for name in names)
+    assert "models" not in sys.modules and "trainer" not in sys.modules
+    assert str(pilot) not in sys.path
+
+
+def test_replayed_classes_keep_their_state(pycil, images, tmp_path):
+    """The real command line, from settings to report, with a toolbox that needs no more than we have."""
+    before = snapshot(pycil)
+    command = ("upstream", "--repo", pycil, "--config", "exps/replay.json", "--loss", "ce", "--loss", "tal",
+               "--dataset", "folder_lt", "--data-root", images, "--python", sys.executable, "--workers", 0,
+               "init_epoch=2", "epochs=1", "tal.lam=0.9", *DATA_SETTINGS)  # fmt: skip
+    done = pilot_tal(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "standin: task 1" in done.stdout
+    assert "workaround few_exemplars" in done.stderr and "workaround few_classes" in done.stderr
+    assert snapshot(pycil) == before
+    ce, tal = (load_run(path) for path in find_runs([tmp_path / "runs"]))
+    assert ce.info.engine == tal.info.engine == "pycil"
+    assert [{len(line["Q"]) for line in tal.tal_log() if line["task"] == t} for t in (0, 1)] == [{3}, {6}]
+    assert {line["alpha"] for line in tal.tal_log()} == {5.0, 11.0}
+    assert tal.tal_log()[-1]["Q"][0] > 0
+    assert tal.config["tal"]["lam"] == 0.9
+    again = pilot_tal(*command, cwd=tmp_path)
+    assert again.stdout.count("done already") == 2
+    report = pilot_tal("report", "runs", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert (tmp_path / "runs/report").is_dir()
+
+
+def test_nearest_means_can_be_recorded_instead(pycil, images, tmp_path):
+    settings = ("init_epoch=1", "epochs=1")
+    cnn = run_jobs(pycil, images, tmp_path, "exps/replay.json", ["ce"], *settings)[0]
+    nme = run_jobs(pycil, images, tmp_path, "exps/replay.json", ["ce"], *settings, classifier="nme")[0]
+    assert cnn.path != nme.path
+    assert any(not np.array_equal(a[1], b[1]) for a, b in zip(cnn.predictions, nme.predictions, strict=True))
+
+
+def test_a_classifier_that_is_not_there_is_named(pilot, images, tmp_path, any_environment):
+    with pytest.raises(PilotTalError, match="l2p has no classifier 'nme'; use cnn"):
+        run_jobs(pilot, images, tmp_path, "exps/l2p.json", ["ce"], classifier="nme")
+
+
+@pytest.mark.parametrize("python", [sys.executable, "nowhere/python"])
+def test_the_wrong_environment_is_one_sentence(python, pilot, images, tmp_path):
+    done = pilot_tal("upstream", "--repo", pilot, "--config", "exps/l2p.json", "--dataset", "folder_lt",
+                     "--data-root", images, "--python", python, *DATA_SETTINGS, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 2
+    assert "bash scripts/setup_upstream.sh" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert ("LAMDA-PILOT needs" in done.stderr) is (python == sys.executable)
+
+
+def test_a_moved_seam_stops_before_anything_is_written(images, tmp_path):
+    repo = make_standin(tmp_path / "repo", "pycil")
+    edit(repo / "models/replay.py", "loss_clf = F.cross_entropy(logits, targets)", "loss_clf = logits.sum()")
+    done = pilot_tal("upstream", "--repo", repo, "--config", "exps/replay.json", "--dataset", "folder_lt",
+                     "--data-root", images, "--python", sys.executable, *DATA_SETTINGS, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 2
+    assert "models/replay.py of the PyCIL checkout has moved" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_fails_is_not_called_done(images, tmp_path):
+    repo = make_standin(tmp_path / "repo", "pycil")
+    edit(repo / "models/replay.py", "(loss_clf +", "1 / 0; (loss_clf +")
+    done = pilot_tal("upstream", "--repo", repo, "--config", "exps/replay.json", "--dataset", "folder_lt",
+                     "--data-root", images, "--python", sys.executable, "--workers", 0, "init_epoch=1",
+                     *DATA_SETTINGS, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr and "stopped with status 1" in done.stderr
+    run = load_run(find_runs([tmp_path / "runs"])[0])
+    assert not run.finished and len(run.predictions) == 1

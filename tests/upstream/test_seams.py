@@ -1,0 +1,105 @@
+"""A changed checkout is told by its source, before anything runs."""
+
+import shutil
+
+import pytest
+from upstream_world import edit, make_standin
+
+from pilot_tal.errors import PilotTalError
+from pilot_tal.upstream.seams import MovedSeam, check_seams, find_toolbox, module_numbers
+from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL
+
+
+def test_toolboxes_are_told_apart(pilot, pycil, tmp_path):
+    assert find_toolbox(pilot) is LAMDA_PILOT
+    assert find_toolbox(pycil) is PYCIL
+    with pytest.raises(PilotTalError, match="is not a checkout of LAMDA-PILOT or PyCIL"):
+        find_toolbox(tmp_path)
+    with pytest.raises(PilotTalError, match="does not exist"):
+        find_toolbox(tmp_path / "nowhere")
+
+
+def test_sites_are_located_by_their_lines(pilot):
+    located = check_seams(pilot, LAMDA_PILOT, LAMDA_PILOT.learners["mos"])
+    lines = (pilot / "models/mos.py").read_text().splitlines()
+    assert [site.site.swap for site in located] == [True, False, False, False]
+    for site in located:
+        assert "cross_entropy(" in lines[site.first_line - 1]
+    assert located[0].last_line - located[0].first_line == 3  # the call spans four lines there
+
+
+L2P, REPLAY = "models/l2p.py", "models/replay.py"
+CE = "F.cross_entropy(logits, targets.long())"
+MOVES = {
+    "renamed method": ("pilot", L2P, "_init_train", "_fit", f"expected {CE} in Learner._init_train, found"),
+    "other logits": ("pilot", L2P, "entropy(logits,", "entropy(outputs,", r"found F.cross_entropy\(outputs"),
+    "scaled logits": ("pilot", L2P, "entropy(logits,", "entropy(logits / 2,", r"found F.cross_entropy\({logits}"),
+    "further argument": ("pilot", L2P, "targets.long())", "targets.long(), weight=None)", "weight="),
+    "other loss": ("pilot", L2P, CE, "my_loss(logits, targets)", "found none"),
+    "one more": ("pilot", L2P, "loss.backward()", "F.nll_loss(logits, targets)", "expected no further"),
+    "two on a line": ("pilot", L2P, CE, f"{CE} + {CE}", "share a line"),
+    "outside functions": ("pilot", L2P, "LEARNER =", "X = F.cross_entropy\nLEARNER =", None),
+    "at the top": ("pilot", L2P, "LEARNER =", "X = F.cross_entropy(1, 2)\nLEARNER =", "outside the functions"),
+    "another F": ("pilot", L2P, "from torch.nn import functional as F", "import numpy as F", "F is not imported"),
+    "another loader": ("pilot", "models/base.py", "import DataLoader", "import DataLoader as D",
+                       "DataLoader is not imported from torch.utils.data"),
+    "weights": ("pilot", "utils/inc_net.py", "timm.create_model", "load", "does not call timm.create_model"),
+    "loader renamed": ("pilot", L2P, "self.train_loader", "self.batches", "does not set self.train_loader"),
+    "trainer": ("pilot", "trainer.py", "model.eval_task", "model.test", "does not call model.eval_task"),
+    "signature": ("pilot", "utils/factory.py", "(model_name, args)", "(args)", r"takes \(args\) instead of"),
+    "idata": ("pilot", "utils/data_manager.py", "_get_idata", "get_source", "_get_idata is not there"),
+    "base": ("pilot", "models/base.py", "_eval_nme", "_nme", "BaseLearner._eval_nme is not there"),
+    "topk": ("pilot", "models/base.py", "self.topk = 5", "pass", "does not set self.topk"),
+    "exemplars": ("pycil", "models/base.py", "_construct_exemplar(self, data_manager, m)",
+                  "_construct_exemplar(self, data_manager)", "instead of"),
+    "second phase": ("pycil", REPLAY, "loss_clf = F.cross_entropy(logits, targets)",
+                     "loss_clf = F.cross_entropy(logits, labels)", "found F.cross_entropy"),
+    "broken": ("pilot", L2P, "class Learner", "class", "not Python that can be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_moved_seam_is_named(name, tmp_path):
+    kind, file, old, new, message = MOVES[name]
+    repo = make_standin(tmp_path, kind)
+    edit(repo / file, old, new)
+    toolbox = find_toolbox(repo)
+    learner = toolbox.learners["l2p" if kind == "pilot" else "replay"]
+    if message is None:
+        check_seams(repo, toolbox, learner)
+        return
+    message = message.replace("(logits, targets.long())", r"\(logits, targets.long\(\)\)")
+    with pytest.raises(MovedSeam, match=message) as error:
+        check_seams(repo, toolbox, learner)
+    assert str(error.value).startswith(f"{file} of the {toolbox.title} checkout has moved")
+    assert "nothing was trained" in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    repo = make_standin(tmp_path, "pilot")
+    (repo / L2P).unlink()
+    with pytest.raises(MovedSeam, match=r"models/l2p\.py .* cannot be read"):
+        check_seams(repo, LAMDA_PILOT, LAMDA_PILOT.learners["l2p"])
+
+
+def test_an_unknown_learner_is_answered_with_the_nearest():
+    with pytest.raises(PilotTalError, match=r"unknown learner of PyCIL .* did you mean 'icarl'"):
+        PYCIL.learner("icarll")
+    assert PYCIL.learner("iCaRL") is PYCIL.learners["icarl"]
+
+
+def test_numbers_at_the_top_of_a_file_are_found(pycil):
+    assert module_numbers(pycil, PYCIL.learners["replay"]) == {"init_epoch": 100, "epochs": 50}
+
+
+def test_every_swapped_site_goes_through_the_name_that_is_swapped():
+    for toolbox in (LAMDA_PILOT, PYCIL):
+        for learner in toolbox.learners.values():
+            assert any(site.swap for site in learner.sites)
+            assert all(site.call == "F.cross_entropy" for site in learner.sites if site.swap)
+
+
+def test_standins_are_not_changed_by_a_check(pilot, tmp_path):
+    copy = shutil.copytree(pilot, tmp_path / "copy")
+    check_seams(copy, LAMDA_PILOT, LAMDA_PILOT.learners["l2p"])
+    assert not list(copy.rglob("__pycache__"))
