@@ -31,7 +31,7 @@ def accuracy_by_class(setting: Setting) -> Plot:
     classes, arms = setting.classes(), setting.finished_arms()
     shown, (axes,) = figure(3.0)
     _shade_tail(axes, classes)
-    window = min(len(classes.rank), max(3, len(classes.rank) // 10))
+    window = 2 * (max(3, len(classes.rank) // 10) // 2) + 1 if len(classes.rank) > 2 else 1
     x = np.arange(1, len(classes.rank) + 1)
     crowded = len(arms) > 3  # then points hide each other, and the lines tell more
     for arm in arms:
@@ -59,7 +59,7 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
     _shade_tail(axes, classes)
     x = np.arange(1, len(ordered) + 1)
     edges = np.arange(len(ordered) + 1) + 0.5
-    axes.stairs(np.nan_to_num(ordered), edges, fill=True, color=colour(arm.loss), alpha=0.55, linewidth=0)
+    axes.stairs(np.nan_to_num(ordered), edges, fill=True, color=colour(arm.loss), alpha=0.75, linewidth=0)
     axes.axhline(0, color=INK, linewidth=0.8)
     in_tail = classes.tail[classes.rank[::-1]]
     means = {}
@@ -72,10 +72,9 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
     name = f"{arm.label} − {LOSSES[BASELINE]}"
     axes.set(xlabel="class, from many to few training images", ylabel="change of accuracy, points")
     axes.set_ylim(-limit, limit)
-    up, down = int((values > 0).sum()), int((values < 0).sum())
     parts = ", ".join(f"{key} {points(mean / 100, 1)}" for key, mean in means.items())
     caption = (
-        f"{up} classes gain, {down} lose, {int((values == 0).sum())} stay. "
+        f"Classes that gain: {(values > 0).sum()}, lose: {(values < 0).sum()}, stay: {(values == 0).sum()}. "
         f"Dashed: mean of a part ({parts} points). {_extremes(classes, values)}"
     )
     return Plot(f"difference-by-class-{arm.slug}", f"{name}, class by class", caption, to_svg(shown))
@@ -93,23 +92,19 @@ def precision_recall(setting: Setting) -> Plot:
         axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=":")
         for name, part, fill in (("head", ~classes.tail, colour(arm.loss)), ("tail", classes.tail, "none")):
             axes.scatter(
-                recall[part],
-                precision[part],
-                s=16,
-                facecolor=fill,
-                edgecolor=colour(arm.loss),
-                alpha=0.8,
-                label=name,
+                recall[part], precision[part], s=16, facecolor=fill, edgecolor=colour(arm.loss), alpha=0.8
             )
             gap = precision[part] - recall[part]
             if (~np.isnan(gap)).any():
                 told.append(f"{arm.label} {name} {points(np.nanmean(gap) / 100, 1)}")
         axes.set(title=shorten(arm.label, 22), xlim=(-4, 104), ylim=(-4, 104), aspect="equal")
-        axes.legend(loc="lower right", handletextpad=0.1, borderpad=0.1)
     for axes in panels[len(arms) :]:
         axes.set_visible(False)
-    shown.supxlabel("recall, %", fontsize=10)
-    shown.supylabel("precision, %", fontsize=10)
+    for name, fill in (("head", INK), ("tail", "none")):
+        panels[0].scatter([], [], s=16, facecolor=fill, edgecolor=INK, label=f"{name} class")
+    legend(shown, panels[0])
+    shown.supxlabel("recall, %", fontsize=11)
+    shown.supylabel("precision, %", fontsize=11)
     caption = (
         "Above the dotted line a class is predicted too rarely, below it too often. Mean of precision minus "
         f"recall, in points: {'; '.join(told)}. A class that is never predicted has no precision: not drawn."

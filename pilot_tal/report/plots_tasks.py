@@ -1,12 +1,12 @@
 """Plots over the tasks: accuracy after each, the task × task matrices, and all settings' differences."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from pilot_tal.report.study import BASELINE, Setting, Study
 from pilot_tal.report.svg import INK, Plot, arm_style, colour, figure, legend, to_svg
-from pilot_tal.report.text import LOSSES, clean, shorten, slug
+from pilot_tal.report.text import LOSSES, clean, points, shorten, slug
 
 _NUMBERED_UP_TO = 12  # tasks; more do not leave room for a number in each cell
 
@@ -45,7 +45,7 @@ def task_matrices(setting: Setting) -> Iterator[Plot]:
     limits = (10 * np.floor(np.nanmin(everything) / 10), 10 * np.ceil(np.nanmax(everything) / 10))
     for arm, matrix in matrices:
         caption = "Accuracy in percent on the classes of a task (column) after each task (row), mean over seeds."
-        svg = _matrix(matrix, "cividis", limits, "{:.0f}")
+        svg = _matrix(matrix, "cividis", limits, "{:.0f}".format)
         yield Plot(f"task-matrix-{arm.slug}", f"Task × task: {arm.label}", caption, svg)
     for arm in setting.compared_arms():
         base, seeds = setting.baseline(arm), setting.pairs(arm)
@@ -56,7 +56,7 @@ def task_matrices(setting: Setting) -> Iterator[Plot]:
         limit = max(5.0, float(np.nanmax(np.abs(matrix))))
         name = f"{arm.label} − {LOSSES[BASELINE]}"
         caption = f"{name}, in points: orange is higher with {arm.label}, purple lower."
-        svg = _matrix(matrix, "PuOr_r", (-limit, limit), "{:+.1f}")
+        svg = _matrix(matrix, "PuOr_r", (-limit, limit), lambda value: points(value / 100, 1))
         yield Plot(f"task-matrix-difference-{arm.slug}", f"Task × task: {name}", caption, svg)
 
 
@@ -90,7 +90,7 @@ def differences(study: Study, metric: str, name: str) -> Plot | None:
     return Plot(f"differences-{slug(metric)}", f"Change of {name} against CE", caption, svg)
 
 
-def _matrix(matrix: np.ndarray, colours: str, limits: tuple[float, float], form: str) -> str:
+def _matrix(matrix: np.ndarray, colours: str, limits: tuple[float, float], show: Callable[[float], str]) -> str:
     """A lower triangle of coloured cells with their numbers."""
     tasks = len(matrix)
     shown, (axes,) = figure(4.0 if tasks > 2 else 3.0)
@@ -100,8 +100,8 @@ def _matrix(matrix: np.ndarray, colours: str, limits: tuple[float, float], form:
             value = matrix[row, column]
             if not np.isnan(value):
                 ink = _readable_on(mesh.cmap(mesh.norm(value)))
-                text = form.format(value).replace("-", "−")
-                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontsize=9)
+                text = show(value)
+                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontsize=10)
     places, step = np.arange(tasks) + 0.5, 1 if tasks <= 20 else 5
     axes.set_xticks(places[::step], np.arange(1, tasks + 1)[::step])
     axes.set_yticks(places[::step], np.arange(1, tasks + 1)[::step])

@@ -32,8 +32,8 @@ _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "pilot_tal",
     "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.titlesize": 10,
+    "font.size": 11,
+    "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -43,7 +43,7 @@ _STYLE = {
     "grid.alpha": 0.15,
     "grid.linewidth": 0.8,
     "legend.frameon": False,
-    "legend.fontsize": 10,
+    "legend.fontsize": 11,
     "lines.linewidth": 1.8,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
@@ -98,7 +98,7 @@ def legend(shown: Figure, axes: Axes) -> None:
     if not handles:
         return
     columns = 3 if max(map(len, labels)) <= 14 else 2 if max(map(len, labels)) <= 24 else 1
-    shown.set_figheight(shown.get_figheight() + 0.22 * -(-len(labels) // columns))
+    shown.set_figheight(shown.get_figheight() + 0.24 * -(-len(labels) // columns))
     shown.legend(handles, labels, loc="outside upper center", ncols=columns)
 
 
