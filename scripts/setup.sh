@@ -49,8 +49,8 @@ echo "setup: installing the pinned packages (a few minutes the first time)"
 if ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off -r "$root/requirements.txt" >"$log" 2>&1 \
     || ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e "$root" >>"$log" 2>&1; then
   grep -i 'error' "$log" | tail -n 3 >&2 || true
-  if grep -qiE 'connection|resolve|timed out|unreachable|proxy' "$log"; then
-    fail "the package registry cannot be reached; check the network (or pip's index and proxy settings) and run this again."
+  if grep -qiE 'connection|name resolution|timed out|unreachable|proxyerror|from versions: none' "$log"; then
+    fail "the package registry cannot be reached, or has nothing for $("$venv/bin/python" --version 2>&1) on this machine; check the network (or pip's index and proxy settings) and run this again."
   fi
   fail "installing the packages of requirements.txt failed (the lines above are pip's); fix that and run this again."
 fi

@@ -214,9 +214,7 @@ def test_micro_batches_of_unequal_size_equal_one_batch(masked):
     for logits, targets in stream(5, 12, 20, dtype=torch.float32, tailed=True):
         expected = whole(logits, targets)
         for tal in (pieces, by_hand):
-            parts = [
-                tal(a, b) * len(b) for a, b in zip(logits.split([7, 4, 1]), targets.split([7, 4, 1]), strict=True)
-            ]
+            parts = [tal(a, b) * len(b) for a, b in zip(logits.split([7, 4, 1]), targets.split([7, 4, 1]), strict=True)]
             torch.testing.assert_close(sum(parts) / 12, expected)
         by_hand.apply_update()
         torch.testing.assert_close(pieces.Q, whole.Q)
@@ -295,9 +293,7 @@ def test_a_task_of_one_class_has_loss_zero(path):
 
 
 def test_repr_is_readable():
-    assert repr(TAL(20)) == (
-        "TAL(num_classes=20, lam=0.995, r=1.0, update='paper', start='zero', alpha=39, updates=0)"
-    )
+    assert repr(TAL(20)) == ("TAL(num_classes=20, lam=0.995, r=1.0, update='paper', start='zero', alpha=39, updates=0)")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_damaged_or_escaping_checkpoint_is_refused(tmp_path):
     with pytest.raises(PilotTalError, match=r"task00.learner.safetensors is missing or damaged; remove"):
         load_checkpoint(folder)
     (folder / "latest.json").write_text('{"format": 1, "tasks_done": 1, "files": 5}')
-    with pytest.raises(PilotTalError, match="latest.json is damaged"):
+    with pytest.raises(PilotTalError, match=r"latest\.json is damaged"):
         load_checkpoint(folder)
     outside = tmp_path / "task00.learner.safetensors"
     outside.write_bytes(b"secret")
