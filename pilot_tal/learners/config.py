@@ -6,12 +6,12 @@ The classes give the types, the allowed values and the neutral value of branches
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pilot_tal.config import config_path
 from pilot_tal.errors import PilotTalError, unknown_name
 
 
@@ -180,7 +180,7 @@ def load_method_config(
     """
     if method not in CONFIGS:
         raise unknown_name("method", method, CONFIGS)
-    values = OmegaConf.to_container(OmegaConf.load(_config_file(method)))
+    values = OmegaConf.to_container(OmegaConf.load(config_path("methods", method)))
     by_dataset = values.pop("datasets", None) or {}
     values |= by_dataset.get(dataset, {})
     return make_config(method, values | dict(overrides or {}))
@@ -205,12 +205,3 @@ def make_config(method: str, values: Mapping[str, Any]) -> MethodConfig:
 def config_dict(config: MethodConfig) -> dict[str, Any]:
     """Plain values of the settings, for records."""
     return asdict(config)
-
-
-def _config_file(method: str) -> Path:
-    package = Path(__file__).resolve().parent.parent
-    for root in (package / "configs", package.parent / "configs"):
-        path = root / "methods" / f"{method}.yaml"
-        if path.is_file():
-            return path
-    raise PilotTalError(f"configs/methods/{method}.yaml is missing from this installation of pilot_tal")
