@@ -76,13 +76,14 @@ def upstream(
     runs, and the run directory is that of our engine, so that `pilot-tal report` shows both side by side.
     """
     from pilot_tal.errors import PilotTalError
-    from pilot_tal.upstream.plan import Request, make_jobs
 
     if not python.is_file():
         raise PilotTalError(
             f"python must be the interpreter of the checkout's environment, but {python} does not exist; "
             f"make it with: bash scripts/setup_upstream.sh {repo}"
         )
+    from pilot_tal.upstream.plan import Request, make_jobs
+
     asked = Request(repo, config, list(dict.fromkeys(loss)), dataset, seed or [], data_root, output, device,
                     workers, weights, classifier, settings or [])  # fmt: skip
     jobs = make_jobs(asked)

@@ -136,9 +136,7 @@ def _opened(repo: Path) -> Iterator[None]:
     """Makes the checkout's modules importable; afterwards they are gone, as if never imported."""
     for name in _TOP_LEVEL:
         if name in sys.modules:
-            raise PilotTalError(
-                f"a module named {name!r} is imported already; the driver needs a process of its own"
-            )
+            raise PilotTalError(f"a module named {name!r} is imported already; the driver needs a process of its own")
     before, writes = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(repo))
     sys.dont_write_bytecode = True  # nothing is written into the checkout

@@ -110,9 +110,7 @@ def _sections(overrides: Iterable[str], losses: Sequence[str]) -> dict[str, dict
     return found
 
 
-def _apply(
-    args: dict[str, Any], given: dict[str, Any], numbers: dict[str, Any], toolbox: Toolbox
-) -> dict[str, Any]:
+def _apply(args: dict[str, Any], given: dict[str, Any], numbers: dict[str, Any], toolbox: Toolbox) -> dict[str, Any]:
     """Puts settings into the checkout's config; gives those that are numbers in the learner's file."""
     constants = {}
     for name, value in given.items():
@@ -172,9 +170,7 @@ def _vit(given: dict[str, Any], toolbox: Toolbox, request: Request) -> dict[str,
     if given and request.weights is None:
         raise PilotTalError("another shape of the ViT needs weights of that shape: give --weights FILE or random")
     if "img_size" in given and request.dataset is None:
-        raise PilotTalError(
-            "vit.img_size needs one of our datasets (--dataset): the checkout's own are of 224 pixels"
-        )
+        raise PilotTalError("vit.img_size needs one of our datasets (--dataset): the checkout's own are of 224 pixels")
     return given
 
 
@@ -205,9 +201,7 @@ def _seeds(args: dict[str, Any]) -> list[int]:
     return [int(seed) for seed in seeds]
 
 
-def _config(
-    shared: dict[str, Any], toolbox: Toolbox, loss: str, seed: int, options: dict[str, Any]
-) -> dict[str, Any]:
+def _config(shared: dict[str, Any], toolbox: Toolbox, loss: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """What `config.json` says; runs that differ in nothing else are compared."""
     settings = {key: value for key, value in shared["args"].items() if key not in _NOT_IN_CONFIG}
     weights = shared["weights"]

@@ -155,8 +155,7 @@ def _locate(toolbox: Toolbox, tree: ast.Module, learner: LearnerSites) -> tuple[
         if wanted != given:
             raise MovedSeam(toolbox, learner.file, f"expected {wanted}, found {given}")
     return tuple(
-        LocatedSite(site, call.lineno, call.end_lineno)
-        for site, (_, call) in zip(learner.sites, found, strict=True)
+        LocatedSite(site, call.lineno, call.end_lineno) for site, (_, call) in zip(learner.sites, found, strict=True)
     )
 
 

@@ -62,9 +62,7 @@ def apply_before(context: Context) -> list[str]:
 
 def apply_on_learner(context: Context, learner: Any) -> list[str]:
     """Applies what is needed once the learner is built; gives the log's lines."""
-    return [
-        _log(function, function(context, learner)) for needed, function in ON_LEARNER.values() if needed(context)
-    ]
+    return [_log(function, function(context, learner)) for needed, function in ON_LEARNER.values() if needed(context)]
 
 
 def _log(function: Callable, _: None) -> str:
@@ -220,7 +218,7 @@ def small_validation(context: Context, learner: Any) -> None:
     train = learner.incremental_train
 
     def limited(data_manager: Any) -> Any:
-        if "get_dataset_with_split" not in vars(data_manager):
+        if learner._cur_task < 0:  # about to begin the first task
             _limit_validation(context.patches, data_manager)
         return train(data_manager)
 

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from click.testing import Result
 from PIL import Image
+from typer.testing import CliRunner
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -19,9 +21,7 @@ DATA_SETTINGS = ("data.n_max=6", "data.n_min=2", "data.test_per_class=3")
 def make_standin(path: Path, kind: str) -> Path:
     """Copies the stand-in toolbox; PyCIL's data sources are asked for by name alone."""
     for part in ("common", kind):
-        shutil.copytree(
-            HERE / "standin" / part, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(HERE / "standin" / part, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     if kind == "pycil":
         edit(path / "utils/data_manager.py", "(dataset_name, args):", "(dataset_name):")
         edit(path / "utils/data_manager.py", "(dataset_name, self.args)", "(dataset_name)")
@@ -54,7 +54,19 @@ def snapshot(path: Path) -> dict[str, str]:
 
 
 def pilot_tal(*arguments: object, cwd: Path) -> subprocess.CompletedProcess:
-    """Runs the command line as a user would."""
+    """Runs the command line as a user would, in a process of its own."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     command = [sys.executable, "-m", "pilot_tal", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def run_command(*arguments: object, cwd: Path) -> Result:
+    """Runs the command line in this process; what the driver says goes to the process's own streams."""
+    from pilot_tal.cli import app
+
+    before = Path.cwd()
+    os.chdir(cwd)
+    try:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    finally:
+        os.chdir(before)

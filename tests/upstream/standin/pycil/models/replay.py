@@ -11,7 +11,7 @@ epochs = 50
 class Replay(BaseLearner):
     def __init__(self, args):
         super().__init__(args)
-        self._network = nn.Linear(FEATURES, 0)
+        self._network = None
 
     def incremental_train(self, data_manager):
         self._cur_task += 1
