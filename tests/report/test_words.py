@@ -62,9 +62,7 @@ def test_several_settings_are_counted(tmp_path):
 
 def test_nothing_to_compare_is_said(tmp_path):
     write_run_directory(tmp_path / "a", tasks_done=1, **SMALL)
-    assert lead_sentences(load_study([tmp_path / "a"])) == [
-        "No run has finished, so there is nothing to compare yet."
-    ]
+    assert lead_sentences(load_study([tmp_path / "a"])) == ["No run has finished, so there is nothing to compare yet."]
     write_run_directory(tmp_path / "b", **SMALL)
     assert "no other loss" in lead_sentences(load_study([tmp_path / "b"]))[0]
     write_run_directory(tmp_path / "c", loss="tal", **SMALL)
@@ -157,8 +155,7 @@ def test_epochs_and_backbone_are_read_from_every_kind_of_config(tmp_path, config
 def test_state_over_all_classes_seen_is_read_too(tmp_path):
     path = write_run_directory(tmp_path, loss="tal", **SMALL)
     rows = [
-        {"task": t, "step": 0, "alpha": 1.0, "Q": [0.5] * 6 * (t + 1), "weights": [1.0] * 6 * (t + 1)}
-        for t in (0, 1)
+        {"task": t, "step": 0, "alpha": 1.0, "Q": [0.5] * 6 * (t + 1), "weights": [1.0] * 6 * (t + 1)} for t in (0, 1)
     ]
     (path / "tal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [state.labels.tolist() for state in read_states(load_run(path))] == [list(range(6)), list(range(12))]
