@@ -1,0 +1,171 @@
+"""`demo_lt`: 50 characters to learn, long-tailed, drawn on the spot: everything works with no download.
+
+It is a toy that shows the machinery at work, not one of the paper's benchmarks. Training pictures use one
+group of fonts, test pictures another (see `data_lt.glyphs`).
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS, draw
+from data_lt.laws import check_seed, pareto_counts
+from pilot_tal.errors import PilotTalError
+from pilot_tal.files import atomic_path, read_json, write_json
+
+VERSION = 1  # of the pictures: raised whenever another picture would come out
+DEMO_SEED = 1993
+N_MAX, N_MIN, TEST_PER_CLASS = 60, 3, 20
+FOLDER = "demo_lt"
+SPLITS = ("train", "test")
+
+# In every font of both groups, and no two alike: no O beside 0 and Θ, no I beside l and 1, one case of K.
+CHARACTERS = "".join(
+    sorted("ABEGHKMQRSTX" + "abdefgmrty" + "2347" + "ΓΔΘΞΠΣΦΨΩδλξω" + "БДЖИЦЩЭЮЯ" + "&?")  # code point order
+)
+
+
+def class_name(char: str) -> str:
+    """A folder name that any file system keeps apart from the others, even one that ignores case."""
+    if char.isascii() and char.isalnum():
+        return f"U{ord(char):04X}_{char}"
+    words = [word for word in unicodedata.name(char).split() if word not in ("CAPITAL", "SMALL", "LETTER")]
+    words = [word.title() if char.isupper() else word.lower() for word in words]
+    return f"U{ord(char):04X}_{'_'.join(words)}"
+
+
+def demo_counts(seed: int = DEMO_SEED) -> dict[str, int]:
+    """Training pictures of each class, in class order; chance alone decides which class gets which quota."""
+    quotas = np.array(pareto_counts(len(CHARACTERS), N_MAX, N_MIN))
+    shuffled = quotas[_rng(seed, 0).permutation(len(quotas))]
+    return {class_name(char): int(count) for char, count in zip(CHARACTERS, shuffled, strict=True)}
+
+
+def demo_picture(split: str, char: str, number: int, seed: int = DEMO_SEED) -> np.ndarray:
+    """Picture `number` of a class, 32 × 32 × 3 unsigned bytes; it does not depend on any other."""
+    stream = 1 + SPLITS.index(split)
+    fonts = TRAIN_FONTS if split == "train" else TEST_FONTS
+    # Every class goes through all fonts in an order of its own: three pictures show three fonts.
+    order = _rng(seed, stream, ord(char)).permutation(len(fonts))
+    return draw(char, fonts[order[number % len(fonts)]], _rng(seed, stream, ord(char), number))
+
+
+def demo_list(split: str, seed: int = DEMO_SEED) -> list[tuple[str, int]]:
+    """(character, number) of every picture of a split, class by class."""
+    counts = demo_counts(seed)
+    return [
+        (char, number)
+        for char in CHARACTERS
+        for number in range(counts[class_name(char)] if split == "train" else TEST_PER_CLASS)
+    ]
+
+
+def build_demo(root: str | Path, seed: int = DEMO_SEED) -> Path:
+    """Draws the demo's pictures below `root` unless they are there, and gives their folder.
+
+    The layout is `demo_lt/{train,test}/<class>/<number>.png` with `demo_lt/info.json`. The folder appears
+    whole or not at all; in one that is there already, only missing pictures are drawn.
+    """
+    check_seed(seed)
+    folder = Path(root) / FOLDER
+    if not folder.exists():
+        _build_new(folder, seed)
+    _check_info(folder, seed)
+    for split, char, number in _jobs(seed):
+        path = folder / _relative(split, char, number)
+        if not path.exists():
+            with atomic_path(path) as temporary:
+                Image.fromarray(demo_picture(split, char, number, seed)).save(temporary, format="PNG")
+    return folder
+
+
+def _rng(*key: int) -> np.random.Generator:
+    return np.random.default_rng(key)
+
+
+def _jobs(seed: int) -> list[tuple[str, str, int]]:
+    return [(split, char, number) for split in SPLITS for char, number in demo_list(split, seed)]
+
+
+def _relative(split: str, char: str, number: int) -> Path:
+    return Path(split, class_name(char), f"{number:03d}.png")
+
+
+def _build_new(folder: Path, seed: int) -> None:
+    """Draws everything into a temporary folder, which then takes its name."""
+    with _beside(folder) as temporary:
+        pixels = hashlib.sha256()
+        for split, char, number in _progress(_jobs(seed)):
+            picture = demo_picture(split, char, number, seed)
+            pixels.update(picture.tobytes())
+            path = temporary / _relative(split, char, number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(path)
+        info = {
+            **_identity(seed),
+            "classes": {class_name(char): char for char in CHARACTERS},
+            "train_counts": demo_counts(seed),
+            "test_per_class": TEST_PER_CLASS,
+            "train_fonts": TRAIN_FONTS,
+            "test_fonts": TEST_FONTS,
+            "pixels_sha256": pixels.hexdigest(),
+        }
+        write_json(temporary / "info.json", info)
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """Gives a temporary folder that becomes `folder`, unless another process was faster."""
+    temporary = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)  # mkdtemp makes folders private
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    except OSError as error:
+        raise PilotTalError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _identity(seed: int) -> dict[str, str | int]:
+    return {"dataset": FOLDER, "version": VERSION, "seed": seed}
+
+
+def _check_info(folder: Path, seed: int) -> None:
+    """Refuses a folder that holds other pictures than those asked for."""
+    info, wanted = read_json(folder / "info.json"), _identity(seed)
+    found = {key: info.get(key) for key in wanted} if isinstance(info, dict) else info
+    if found != wanted:
+        raise PilotTalError(
+            f"{folder} holds other pictures ({found}) than those wanted ({wanted}): remove the folder, "
+            "or give another data root"
+        )
+
+
+def _progress(jobs: list[tuple[str, str, int]]) -> Iterator[tuple[str, str, int]]:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(file=sys.stderr)
+    title = f"drawing the {len(jobs)} pictures of {FOLDER}"
+    if not console.is_terminal:
+        console.print(title)
+    return iter(track(jobs, title, console=console, transient=True, disable=not console.is_terminal))
