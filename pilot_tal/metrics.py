@@ -59,9 +59,7 @@ def confusion_matrix(true: np.ndarray, pred: np.ndarray, classes: int) -> np.nda
         )
     for name, labels in (("true", true), ("pred", pred)):
         if labels.size and not (labels.min() >= 0 and labels.max() < classes):
-            raise PilotTalError(
-                f"{name} labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}"
-            )
+            raise PilotTalError(f"{name} labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}")
     return np.bincount(true * classes + pred, minlength=classes**2).reshape(classes, classes)
 
 

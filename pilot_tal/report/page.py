@@ -44,9 +44,7 @@ class Section:
 
 def render(study: Study, overview: Table, paper_layout: Table, plots: list[Plot], sections: list[Section]) -> str:
     """The whole page."""
-    environment = Environment(
-        loader=PackageLoader("pilot_tal", "report"), autoescape=True, undefined=StrictUndefined
-    )
+    environment = Environment(loader=PackageLoader("pilot_tal", "report"), autoescape=True, undefined=StrictUndefined)
     runs = [result.run for s in study.settings for arm in s.arms for result in arm.results.values()]
     unfinished = [run for s in study.settings for arm in s.arms for run in arm.unfinished]
     return environment.get_template("page.html.j2").render(

@@ -91,9 +91,7 @@ def precision_recall(setting: Setting) -> Plot:
         recall, precision = 100 * arm.by_class("accuracy"), 100 * arm.by_class("precision")
         axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=":")
         for name, part, fill in (("head", ~classes.tail, colour(arm.loss)), ("tail", classes.tail, "none")):
-            axes.scatter(
-                recall[part], precision[part], s=16, facecolor=fill, edgecolor=colour(arm.loss), alpha=0.8
-            )
+            axes.scatter(recall[part], precision[part], s=16, facecolor=fill, edgecolor=colour(arm.loss), alpha=0.8)
             gap = precision[part] - recall[part]
             if (~np.isnan(gap)).any():
                 told.append(f"{arm.label} {name} {points(np.nanmean(gap) / 100, 1)}")
@@ -142,9 +140,7 @@ def _shade_tail(axes: Axes, classes: Classes) -> None:
     axes.set_xlim(0.5, total + 0.5)
     axes.axvspan(total - tail + 0.5, total + 0.5, color=INK, alpha=0.07, linewidth=0, zorder=0)
     for name, place in (("head", (total - tail) / 2), ("tail", total - tail / 2)):
-        axes.text(
-            place + 0.5, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", alpha=0.75
-        )
+        axes.text(place + 0.5, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", alpha=0.75)
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:

@@ -211,9 +211,7 @@ def make_study(runs: Sequence[Run]) -> Study:
             setting.arms.append(arms[key, identity])
         _add(arms[key, identity], run, remarks)
     for setting in settings.values():
-        setting.arms.sort(
-            key=lambda a: (known_first(ENGINES, a.engine), a.shared, known_first(LOSSES, a.loss), a.own)
-        )
+        setting.arms.sort(key=lambda a: (known_first(ENGINES, a.engine), a.shared, known_first(LOSSES, a.loss), a.own))
         _label(setting.arms)
     ordered = sorted(settings.values(), key=_setting_order)
     _name_files(ordered, lambda s: f"{s.dataset} {s.method} {s.tasks_name} {s.fidelity}")
@@ -224,8 +222,7 @@ def same_data(a: Run, b: Run) -> bool:
     """Same classes in the same order, as many training images, and the same test images."""
     same_lists = (a.info.class_order, a.info.train_counts) == (b.info.class_order, b.info.train_counts)
     return same_lists and all(
-        np.array_equal(np.bincount(x[0]), np.bincount(y[0]))
-        for x, y in zip(a.predictions, b.predictions, strict=True)
+        np.array_equal(np.bincount(x[0]), np.bincount(y[0])) for x, y in zip(a.predictions, b.predictions, strict=True)
     )
 
 

@@ -55,14 +55,9 @@ def paper_layout_table(study: Study) -> Table:
         bests = {k: _best_mean([arms.get(k[0]) for arms in rows.values()], k[1]) for k in keys}
         for (loss, own), arms in rows.items():
             added = clean(f"+ {LOSSES.get(loss, loss)}" + (f" ({own})" if own else ""))
-            name = (
-                group
-                if loss == BASELINE
-                else added
-                if BASELINE in {row[0] for row in rows}
-                else f"{group} {added}"
-            )
-            cells = [name_cell(name)]
+            below_baseline = any(other == BASELINE for other, _ in rows)
+            named = added if below_baseline else f"{group} {added}"
+            cells = [name_cell(group if loss == BASELINE else named)]
             for place, key in keys:
                 mean = _mean(arms.get(place), key)
                 best = mean is not None and mean == bests[place, key] and len(rows) > 1

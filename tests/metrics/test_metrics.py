@@ -37,9 +37,7 @@ def test_same_numbers_as_scikit_learn(seed):
     per_class = {key: np.array(value, dtype=float) for key, value in found["per_class"].items()}
     np.testing.assert_allclose(per_class["accuracy"], sk.recall_score(true, pred, **nan), **close)
     np.testing.assert_allclose(per_class["precision"], sk.precision_score(true, pred, **nan), **close)
-    np.testing.assert_allclose(
-        per_class["f1"], sk.f1_score(true, pred, labels=classes, average=None), **close
-    )
+    np.testing.assert_allclose(per_class["f1"], sk.f1_score(true, pred, labels=classes, average=None), **close)
     np.testing.assert_array_equal(
         metrics.confusion_matrix(true, pred, classes.size), sk.confusion_matrix(true, pred, labels=classes)
     )
