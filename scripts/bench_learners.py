@@ -135,7 +135,7 @@ def measure(bench: Bench, method: str) -> None:
 
     def evaluate() -> None:
         if method == "mos":  # what a finished task costs the old images: its one new adapter
-            learner.cache._tables.pop(("adapter", 1), None)
+            learner.cache.forget("adapter1")
         with tensor_cores(bench.device, bench.precision), autocast(bench.device, bench.precision):
             learner.scores(bench.x, ids)
 

@@ -44,7 +44,8 @@ def prefixed_attention(q: Tensor, k: Tensor, v: Tensor, extras: BlockExtras) -> 
 
     Compensated attention (LAE) leaves the weights of the ordinary keys as they are in the common softmax and
     re-normalises those of the prefix to sum to one, so that all weights sum to 2 - λ. Both parts are plain
-    attentions: the first with the prefix' values set to zero, the second over the prefix alone.
+    attentions: the first with the prefix' values set to zero, the second over the prefix alone. (The original
+    divides by max(λ, 1e-12); the two differ only for queries whose whole prefix weighs less than that.)
     """
     if extras.prefix is None:
         return F.scaled_dot_product_attention(q, k, v)

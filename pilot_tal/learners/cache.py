@@ -21,6 +21,10 @@ class FeatureCache:
         """Forgets everything."""
         self._tables.clear()
 
+    def forget(self, key: str) -> None:
+        """Forgets one table."""
+        self._tables.pop(key, None)
+
     def state(self) -> dict[str, Tensor]:
         """The tables, flat. Features vary in the last digits with their batch, so a resumed run keeps them."""
         return {

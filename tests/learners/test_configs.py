@@ -6,9 +6,10 @@ import pytest
 import yaml
 from learner_world import METHODS
 
+from pilot_tal.config import config_path
 from pilot_tal.errors import PilotTalError
 from pilot_tal.learners import config_dict, load_method_config
-from pilot_tal.learners.config import CONFIGS, _config_file
+from pilot_tal.learners.config import CONFIGS
 
 PLAIN = {
     "l2p": (0.001875, 16, 0.0, "adam", "constant"),
@@ -36,7 +37,7 @@ def test_values(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_file_names_what_the_class_knows(method):
-    values = yaml.safe_load(_config_file(method).read_text())
+    values = yaml.safe_load(config_path("methods", method).read_text())
     values.pop("datasets", None)
     rare = {"init_milestones", "init_lr_decay", "drop_last"}
     assert {field.name for field in dataclasses.fields(CONFIGS[method])} - set(values) <= rare
