@@ -127,6 +127,30 @@ register(
         shipped=True,
     )
 )
+
+
+def _draw_demo(data_root: Path) -> None:
+    from data_lt.demo import build_demo  # here: most callers draw nothing
+
+    build_demo(data_root)
+
+
+register(
+    DatasetCard(
+        name="demo_lt",
+        title="Demo-LT",
+        classes=50,
+        images=1_651,
+        n_max=60,
+        n_min=3,
+        test_per_class=20,
+        official_split=True,
+        folders=("demo_lt",),
+        source="drawn on this machine in the fonts that matplotlib brings along; no download",
+        licence="free to use; the fonts are DejaVu and STIX",
+        make=_draw_demo,
+    )
+)
 register(
     DatasetCard(
         name="folder_lt",

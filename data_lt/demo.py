@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import unicodedata
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from PIL import Image
 
 from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS, draw
 from data_lt.laws import check_seed, pareto_counts
+from data_lt.progress import progress
 from pilot_tal.errors import PilotTalError
 from pilot_tal.files import atomic_path, read_json, write_json
 
@@ -104,12 +104,15 @@ def _build_new(folder: Path, seed: int) -> None:
     """Draws everything into a temporary folder, which then takes its name."""
     with _beside(folder) as temporary:
         pixels = hashlib.sha256()
-        for split, char, number in _progress(_jobs(seed)):
-            picture = demo_picture(split, char, number, seed)
-            pixels.update(picture.tobytes())
-            path = temporary / _relative(split, char, number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture).save(path)
+        jobs = _jobs(seed)
+        with progress(f"drawing {FOLDER}", len(jobs)) as advance:
+            for split, char, number in jobs:
+                picture = demo_picture(split, char, number, seed)
+                pixels.update(picture.tobytes())
+                path = temporary / _relative(split, char, number)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(picture).save(path)
+                advance(1)
         info = {
             **_identity(seed),
             "classes": {class_name(char): char for char in CHARACTERS},
@@ -158,14 +161,3 @@ def _check_info(folder: Path, seed: int) -> None:
             f"{folder} holds other pictures ({found}) than those wanted ({wanted}): remove the folder, "
             "or give another data root"
         )
-
-
-def _progress(jobs: list[tuple[str, str, int]]) -> Iterator[tuple[str, str, int]]:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(file=sys.stderr)
-    title = f"drawing the {len(jobs)} pictures of {FOLDER}"
-    if not console.is_terminal:
-        console.print(title)
-    return iter(track(jobs, title, console=console, transient=True, disable=not console.is_terminal))

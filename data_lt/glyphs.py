@@ -88,9 +88,7 @@ def _pose(image: Image.Image, rng: np.random.Generator) -> np.ndarray:
     inverse = np.linalg.inv(forward)  # Pillow wants the way from the canvas to the glyph
     offset = np.array(image.size) / 2 - inverse @ (SIZE + 2 * shift)
     rows = (*inverse[0], offset[0], *inverse[1], offset[1])
-    canvas = image.transform(
-        (2 * SIZE, 2 * SIZE), Image.Transform.AFFINE, rows, Image.Resampling.BILINEAR, fillcolor=0
-    )
+    canvas = image.transform((2 * SIZE, 2 * SIZE), Image.Transform.AFFINE, rows, Image.Resampling.BILINEAR, fillcolor=0)
     return np.asarray(canvas.reduce(2), dtype=np.float32) / 255
 
 
@@ -108,9 +106,7 @@ def _background(colour: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     strength = rng.uniform(-0.2, 0.2, 3).astype(np.float32)
     if kind == 2:
         blotches = Image.fromarray(rng.integers(0, 256, (5, 5), dtype=np.uint8))
-        pattern = (
-            np.asarray(blotches.resize((SIZE, SIZE), Image.Resampling.BICUBIC), dtype=np.float32) / 127.5 - 1
-        )
+        pattern = np.asarray(blotches.resize((SIZE, SIZE), Image.Resampling.BICUBIC), dtype=np.float32) / 127.5 - 1
     else:
         direction, phase, waves = rng.uniform(0, 2 * np.pi), rng.uniform(0, 2 * np.pi), rng.uniform(1.5, 5)
         axis = np.linspace(-1, 1, SIZE, dtype=np.float32)
