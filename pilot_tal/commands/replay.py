@@ -1,9 +1,14 @@
 """`pilot-tal replay`: recorded runs of the original learners, played through ours."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pilot_tal.errors import PilotTalError
+
+if TYPE_CHECKING:
+    from pilot_tal.replay import TaskReport
 
 Files = Annotated[
     list[Path],
@@ -16,24 +21,32 @@ def replay(files: Files) -> None:
 
     For each file, loss and task: the largest difference in the losses of the steps (allowed 1e-4), in the learned
     tensors and in the scores (allowed 1e-3), and whether every first choice agrees. The exit status is 0 only if
-    everything is within tolerance.
+    everything is within tolerance; it is 1 if something is not, and 2 if a file cannot be replayed.
     """
     from pilot_tal.replay import replay_file
 
-    failed = 0
+    apart = unreadable = 0
     typer.echo(f"{'file':<28} {'method':<12} {'mode':<6} {'loss':<4} task  losses    states    scores    choices")
     for path in files:
-        for report in replay_file(path):
-            failed += not report.ok
-            choices = "equal" if report.predictions else "DIFFER"
-            typer.echo(
-                f"{path.name:<28} {report.method:<12} {report.fidelity:<6} {report.loss:<4} {report.task:>4}  "
-                f"{report.losses:.2e}  {report.states:.2e}  {report.scores:.2e}  {choices}"
-                + ("" if report.ok else f"  NOT WITHIN TOLERANCE (farthest tensor: {report.worst_state})")
-            )
-            for problem in report.problems:
-                typer.echo(f"    {problem}")
-    if failed:
-        typer.echo(f"{failed} tasks are not within tolerance", err=True)
-        raise typer.Exit(1)
+        try:
+            for report in replay_file(path):
+                apart += not report.ok
+                _show(path, report)
+        except PilotTalError as error:
+            unreadable += 1
+            typer.echo(f"error: {error}", err=True)
+    if apart or unreadable:
+        typer.echo(f"{apart} tasks not within tolerance, {unreadable} files not replayed", err=True)
+        raise typer.Exit(2 if unreadable else 1)
     typer.echo("all within tolerance")
+
+
+def _show(path: Path, report: "TaskReport") -> None:
+    choices = "equal" if report.predictions else "DIFFER"
+    verdict = "" if report.ok else f"  NOT WITHIN TOLERANCE (farthest tensor: {report.worst_state})"
+    typer.echo(
+        f"{path.name:<28} {report.method:<12} {report.fidelity:<6} {report.loss:<4} {report.task:>4}  "
+        f"{report.losses:.2e}  {report.states:.2e}  {report.scores:.2e}  {choices}{verdict}"
+    )
+    for problem in report.problems:
+        typer.echo(f"    {problem}")

@@ -259,7 +259,6 @@ def test_lae_scores_are_the_larger_probability():
     with torch.no_grad():
         tokens = learner.backbone.embed(x)
         both = [
-            learner.fc(learner._features(tokens, pets)).softmax(dim=1)
-            for pets in (learner.pets, learner.pets_emas)
+            learner.fc(learner._features(tokens, pets)).softmax(dim=1) for pets in (learner.pets, learner.pets_emas)
         ]
     assert torch.equal(learner.scores(x), torch.maximum(*both))

@@ -60,6 +60,14 @@ def test_a_recording_that_differs_fails(tmp_path, name):
     assert result.output.count("NOT WITHIN TOLERANCE") == 1
 
 
+def test_a_bad_file_does_not_keep_the_others_from_being_played(tmp_path):
+    good = altered(tmp_path / "good.npz", lambda meta, arrays: None)
+    result = CliRunner().invoke(app, ["replay", str(tmp_path / "absent.npz"), str(good)])
+    assert result.exit_code == 2
+    assert "absent.npz does not exist" in result.output
+    assert result.output.count("equal") == 2
+
+
 def test_another_first_choice_fails(tmp_path):
     def spoil(meta, arrays):
         arrays["ce.task0.eval.pred"] = arrays["ce.task0.eval.pred"] ^ 1
