@@ -47,7 +47,7 @@ class Supervision:
                 f"got {logits.shape[1]}"
             )
         loss = self.criterion(logits[:, task.first :], targets.long() - task.first)
-        self.on_step(task, loss.detach())
+        self.on_step(task, loss.detach().clone())  # a learner may add to its loss in place
         return loss
 
     def _begin_task(self, logits: Tensor) -> None:

@@ -105,6 +105,15 @@ def test_slicing_is_what_masking_was(known, new, batch, seed):
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+def test_what_a_learner_adds_in_place_is_not_logged():
+    supervision, steps = supervise("ce", False, learner_at(0, 0, 3, [0, 1, 2]))
+    logits = Z.clone().requires_grad_()
+    loss = supervision(logits, Y)
+    loss += 100.0
+    loss.backward()
+    torch.testing.assert_close(steps[0][1], F.cross_entropy(Z, Y))
+
+
 def test_tal_starts_anew_in_every_task_without_replay():
     learner = learner_at(0, 0, 3, [0, 1, 2])
     supervision, steps = supervise("tal", False, learner)
