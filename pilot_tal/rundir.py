@@ -15,7 +15,6 @@ import csv
 import hashlib
 import io
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -85,9 +84,7 @@ def write_run(path: Path, info: RunInfo, config: dict[str, Any], environment: di
     write_json(path / "run.json", asdict(info))
 
 
-def write_predictions(
-    path: Path, task: int, images: Sequence[str], true: Iterable[int], pred: Iterable[int]
-) -> None:
+def write_predictions(path: Path, task: int, images: Sequence[str], true: Iterable[int], pred: Iterable[int]) -> None:
     """Writes what was predicted after `task`, one line an image."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -185,7 +182,7 @@ def _read_predictions(path: Path, classes: int) -> tuple[np.ndarray, np.ndarray]
     except (KeyError, TypeError, ValueError) as error:
         raise PilotTalError(f"{path} must have the columns image, true, pred with whole numbers") from error
     table = np.array(rows, dtype=np.int64).reshape(-1, 2)
-    if table.size and not (0 <= table.min() and table.max() < classes):
+    if table.size and (table.min() < 0 or table.max() >= classes):
         raise PilotTalError(f"{path} has labels outside 0 … {classes - 1}")
     return table[:, 0], table[:, 1]
 
@@ -193,9 +190,10 @@ def _read_predictions(path: Path, classes: int) -> tuple[np.ndarray, np.ndarray]
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        line = re.search(r"line (\d+)", str(error))
-        raise PilotTalError(f"{path} has a broken line{f' ({line[0]})' if line else ''}") from error
+    entries = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            entries.append(json.loads(line))
+        except ValueError as error:
+            raise PilotTalError(f"{path}, line {number}, is not valid JSON: {error}") from error
+    return entries
