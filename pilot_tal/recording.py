@@ -108,7 +108,7 @@ def read_recording(path: str | Path) -> Recording:
     except FileNotFoundError as error:
         raise PilotTalError(f"{path} does not exist") from error
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError, AttributeError, TypeError) as error:
-        raise PilotTalError(f"{path} is not a recording (.npz with a JSON 'meta'): {error}") from error
+        raise PilotTalError(f"{path} is not a recording: it must be an .npz file with a JSON 'meta'") from error
     _check_meta(path, meta)
     return Recording(path, meta, arrays, _sizes(path, meta))
 
