@@ -56,9 +56,7 @@ class Recording:
 
     def group(self, prefix: str) -> dict[str, Tensor]:
         """All tensors under a prefix, without it."""
-        return {
-            k.removeprefix(prefix): torch.from_numpy(v) for k, v in self.arrays.items() if k.startswith(prefix)
-        }
+        return {k.removeprefix(prefix): torch.from_numpy(v) for k, v in self.arrays.items() if k.startswith(prefix)}
 
     def train_batches(self, task: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The training batches of a task in their order."""

@@ -95,9 +95,7 @@ def _criterion(recording: Recording, loss: str) -> Criterion:
     if loss == "ce":
         return build_loss("ce")
     meta = recording.meta
-    return RecordedTAL(
-        TAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
-    )
+    return RecordedTAL(TAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64))
 
 
 @torch.no_grad()
@@ -106,9 +104,7 @@ def _write_new_rows(learner: Learner, recording: Recording, index: int) -> None:
     own = learner.named_tensors()
     for name, rows in recording.group(f"begin{index}.").items():
         if name not in own or own[name][learner.new_rows()].shape != rows.shape:
-            raise PilotTalError(
-                f"{recording.path}: begin{index}.{name} {list(rows.shape)} does not fit the learner"
-            )
+            raise PilotTalError(f"{recording.path}: begin{index}.{name} {list(rows.shape)} does not fit the learner")
         own[name][learner.new_rows()] = rows
 
 

@@ -155,9 +155,7 @@ def _to_grid(vit: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str, 
     patch = state.get("patch_embed.proj.weight")
     expected = vit.patch_embed.proj.weight.shape
     if patch is not None and patch.shape != expected:
-        raise PilotTalError(
-            f"{path}: patch_embed.proj.weight is {list(patch.shape)}, the model needs {list(expected)}"
-        )
+        raise PilotTalError(f"{path}: patch_embed.proj.weight is {list(patch.shape)}, the model needs {list(expected)}")
     try:
         return checkpoint_filter_fn({name: value.float() for name, value in state.items()}, vit)
     except Exception as error:
@@ -176,9 +174,7 @@ def _fill(vit: nn.Module, state: dict[str, Tensor], source: str) -> None:
         raise PilotTalError(f"{source} has {len(unknown)} tensors the model does not know, first {unknown[0]!r}")
     for name, tensor in own.items():
         if tensor.shape != given[name].shape:
-            raise PilotTalError(
-                f"{source}: {name} is {list(given[name].shape)}, the model needs {list(tensor.shape)}"
-            )
+            raise PilotTalError(f"{source}: {name} is {list(given[name].shape)}, the model needs {list(tensor.shape)}")
         tensor.copy_(given[name])
 
 

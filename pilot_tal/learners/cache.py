@@ -38,9 +38,7 @@ class FeatureCache:
         keys = {name.split(".", 1)[1] for name in state}
         self._tables = {key: tuple(state[f"{part}.{key}"].clone() for part in _PARTS) for key in keys}
 
-    def get(
-        self, key: str, ids: Tensor | None, inputs: Tensor, compute: Callable[[Tensor], Tensor]
-    ) -> Tensor:
+    def get(self, key: str, ids: Tensor | None, inputs: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """Features [B, dim] of `inputs`; only rows with unknown ids are computed. Without ids: all of them."""
         if ids is None:
             return compute(inputs)

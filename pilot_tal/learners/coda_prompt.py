@@ -52,9 +52,7 @@ class CODAPrompt(Learner):
 
     config: CODAPromptConfig
 
-    def __init__(
-        self, backbone: FrozenViT, config: CODAPromptConfig, num_classes: int, num_tasks: int, fidelity: str
-    ):
+    def __init__(self, backbone: FrozenViT, config: CODAPromptConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         pool, length = int(config.prompt_param[0]), int(config.prompt_param[1])
         self.ortho_weight = float(config.prompt_param[2])
@@ -111,16 +109,12 @@ class CODAPrompt(Learner):
         tokens = self.backbone.embed(x)
         query = self.cached_query(tokens, ids)
         used = len(self.stops) * self.per_task
-        extras = {
-            block: self._prefix(query, *(rows[:used] for rows in tensors)) for block, tensors in self._layers()
-        }
+        extras = {block: self._prefix(query, *(rows[:used] for rows in tensors)) for block, tensors in self._layers()}
         return self.seen_logits(self.backbone.run(tokens, extras)[:, 0], self.fc)
 
     def _layers(self) -> Iterator[tuple[int, tuple[Tensor, Tensor, Tensor]]]:
         """Blocks with a prompt that the ViT has, with their components, keys and attention vectors."""
-        for block, *tensors in zip(
-            self.config.prompt_layer_idx, self.prompts, self.keys, self.attentions, strict=True
-        ):
+        for block, *tensors in zip(self.config.prompt_layer_idx, self.prompts, self.keys, self.attentions, strict=True):
             if block < self.backbone.depth:
                 yield block, tuple(tensors)
 
@@ -128,9 +122,7 @@ class CODAPrompt(Learner):
         """The sum of components weighted by cos(q ∘ A, K), its first half as keys, its second as values."""
         weights = attended_cosine(query, keys, attentions)
         prompt = torch.einsum("br,rld->bld", weights, prompts)
-        key, value = (
-            prompt.unflatten(-1, (self.backbone.num_heads, self.backbone.head_dim)).transpose(1, 2).chunk(2, 2)
-        )
+        key, value = prompt.unflatten(-1, (self.backbone.num_heads, self.backbone.head_dim)).transpose(1, 2).chunk(2, 2)
         return BlockExtras(prefix=(key, value))
 
     def named_tensors(self) -> dict[str, Tensor]:

@@ -38,9 +38,7 @@ class DualPrompt(PoolLearner):
         """Prefixes have an axis for key and value before that of the pool, tokens have not."""
         return 2 if self.config.use_prefix_tune_for_e_prompt else 1
 
-    def __init__(
-        self, backbone: FrozenViT, config: DualPromptConfig, num_classes: int, num_tasks: int, fidelity: str
-    ):
+    def __init__(self, backbone: FrozenViT, config: DualPromptConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         heads = (backbone.num_heads, backbone.head_dim)
         g_layers, e_layers = len(config.g_prompt_layer_idx), len(config.e_prompt_layer_idx)
@@ -54,9 +52,7 @@ class DualPrompt(PoolLearner):
         # Blocks take the G- and E-prompts in their order; a block asked for twice gets the G-prompt.
         depth = range(backbone.depth)
         self.g_blocks = [block for block in depth if block in config.g_prompt_layer_idx]
-        self.e_blocks = [
-            block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks
-        ]
+        self.e_blocks = [block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks]
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""

@@ -49,9 +49,7 @@ class Prefix(nn.Module):
 
     def extras(self) -> BlockExtras:
         """What it adds to a block."""
-        key, value = (
-            part().unflatten(-1, self.heads).transpose(0, 1).unsqueeze(0) for part in (self.key, self.val)
-        )
+        key, value = (part().unflatten(-1, self.heads).transpose(0, 1).unsqueeze(0) for part in (self.key, self.val))
         return BlockExtras(prefix=(key, value), compensated=True)
 
 

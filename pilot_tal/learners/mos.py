@@ -78,13 +78,9 @@ class MOS(Learner):
     def begin_task(self, task: TaskInfo) -> None:
         """Makes room for the task's prototypes and fixes the mean adapter it is merged with."""
         if task.first > 0 and not self.classes:
-            raise PilotTalError(
-                "MOS cannot go on from tensors alone: the statistics of the old classes are missing"
-            )
+            raise PilotTalError("MOS cannot go on from tensors alone: the statistics of the old classes are missing")
         super().begin_task(task)
-        self.prototypes = torch.cat(
-            (self.prototypes, self.prototypes.new_zeros(task.num_classes, self.backbone.dim))
-        )
+        self.prototypes = torch.cat((self.prototypes, self.prototypes.new_zeros(task.num_classes, self.backbone.dim)))
         means = [known.means for known in self.classes.values()]
         self._old_means = torch.cat(means) if means else self.prototypes.new_zeros(0, self.backbone.dim)
         self._mean_parts = self.mean_parts(task.index) if task.index > 0 else []
