@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import importlib.metadata
+import logging
 import os
 import platform
 import random
@@ -70,6 +71,9 @@ def run(job: Job) -> None:
     with Patches() as patches, _opened(repo), _working_in(job, repo):
         modules = {name: importlib.import_module(name) for name in _module_names(learner)}
         swap(patches, modules[learner.module], sites, supervision)
+        for located in sites:
+            fate = f"swapped for {job.loss}" if located.site.swap else "stays"
+            logging.getLogger("pilot_tal").warning(f"{learner.file}:{located.first_line}: {fate}")
         _prepare(patches, modules, job, learner, supervision, writer)
         modules["trainer"].train(_args(job))
 
@@ -152,11 +156,14 @@ def _opened(repo: Path) -> Iterator[None]:
 
 @contextmanager
 def _working_in(job: Job, repo: Path) -> Iterator[None]:
-    """Works in the run directory, where the checkout's logs land; its `data` folder is there as well."""
+    """Works in the run directory, where the checkout's logs land; `./data` is there for its own datasets."""
     job.work_dir.mkdir(parents=True, exist_ok=True)
-    link = job.work_dir / "data"
-    if job.data is None and (repo / "data").is_dir() and not link.exists():
-        link.symlink_to(repo / "data", target_is_directory=True)
+    if job.data is None:
+        data = repo / "data" if (repo / "data").is_dir() else Path(job.data_root)
+        data.mkdir(parents=True, exist_ok=True)
+        link = job.work_dir / "data"
+        link.unlink(missing_ok=True)
+        link.symlink_to(data, target_is_directory=True)
     before = Path.cwd()
     os.chdir(job.work_dir)
     try:

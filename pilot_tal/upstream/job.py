@@ -48,6 +48,7 @@ class Job:
         constants: Numbers at the top of the learner's file to set.
         loss_options: Options of the loss.
         data: A long-tailed set, or None for a dataset of the checkout's own.
+        data_root: Where a dataset of the checkout's own is downloaded to, if the checkout has no data folder.
         device: Devices as the checkout counts them ([-1] is the CPU), or None for its own choice.
         workers: Processes that load images, or None for the checkout's own number.
         weights: A file of ViT weights, "random", or None for the checkout's own download.
@@ -67,6 +68,7 @@ class Job:
     constants: dict[str, int | float] = field(default_factory=dict)
     loss_options: dict[str, Any] = field(default_factory=dict)
     data: Data | None = None
+    data_root: str = "data"
     device: list[int | str] | None = None
     workers: int | None = None
     weights: str | None = None

@@ -69,6 +69,7 @@ def make_jobs(request: Request) -> list[Job]:
         "workers": request.workers,
         "weights": _weights(request, toolbox),
     }
+    shared["data_root"] = str(request.data_root.resolve())
     shared |= {"dataset": request.dataset or args["dataset"], "notes": _notes(toolbox, request, vit)}
     jobs = []
     for seed in seeds:

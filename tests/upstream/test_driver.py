@@ -1,6 +1,7 @@
 """Whole runs of stand-in checkouts: results, the untouched checkout, and the ways it can go wrong."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -97,6 +98,25 @@ def test_the_checkout_is_not_touched(pilot, pilot_runs):
     assert not any("__pycache__" in name or "logs" in name for name in names)
     assert "models" not in sys.modules and "trainer" not in sys.modules
     assert str(pilot) not in sys.path
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_dataset_of_the_checkouts_own(inside, pilot, images, tmp_path, any_environment):
+    """`./data` is the checkout's data folder, or the data root if it has none."""
+    repo = shutil.copytree(pilot, tmp_path / "repo")
+    data = shutil.copytree(images, repo / "data" if inside else tmp_path / "elsewhere")
+    before = snapshot(repo)
+    request = Request(repo, "exps/l2p.json", ["tal"], None, (7,), data, tmp_path / "runs", workers=0,
+                      overrides=("dataset=own", "tuned_epoch=1"))  # fmt: skip
+    job = make_jobs(request)[0]
+    job.write()
+    driver.run(read_job(job.file))
+    run = load_run(job.run_dir)
+    assert run.finished and run.info.dataset == "own" and run.info.seed == 7
+    assert set(run.info.class_names) == {f"class {label}" for label in range(6)}
+    assert run.environment["manifest"] is None
+    assert (run.path / "predictions/task00.csv").read_text().splitlines()[1].startswith("data/class")
+    assert snapshot(repo) == before
 
 
 def test_replayed_classes_keep_their_state(pycil, images, tmp_path):

@@ -15,6 +15,7 @@ import pytest
 import torch
 from upstream_world import ROOT, make_images, run_command, snapshot
 
+import pilot_tal._torchvision  # noqa: F401  (before timm)
 from pilot_tal.rundir import find_runs, load_run
 from pilot_tal.task import TaskInfo
 from pilot_tal.upstream.plan import Request, make_jobs
@@ -53,8 +54,6 @@ def checkout(name: str) -> Path:
 def world(tmp_path_factory):
     """Images of eight classes and a file of small random ViT weights."""
     from timm.models.vision_transformer import VisionTransformer
-
-    import pilot_tal._torchvision  # noqa: F401
 
     path = tmp_path_factory.mktemp("real")
     make_images(path / "images", classes=8, images=16)

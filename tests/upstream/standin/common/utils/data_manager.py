@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
@@ -67,7 +69,21 @@ class Plain:
         raise AssertionError("the stand-in has no images of its own")
 
 
+class Own(Plain):
+    """The stand-in's own images, where a toolbox has them: ./data/<class>/."""
+
+    def download_data(self):
+        files = sorted(Path("./data").glob("*/*.png"))
+        names = sorted({file.parent.name for file in files})
+        labels = np.array([names.index(file.parent.name) for file in files])
+        paths = np.array([str(file) for file in files])
+        self.train_data, self.train_targets = paths[1::2], labels[1::2]
+        self.test_data, self.test_targets = paths[::2], labels[::2]
+
+
 def _get_idata(dataset_name, args):
+    if dataset_name == "own":
+        return Own()
     if dataset_name not in ("cub", "imagenetr", "cifar100"):
         raise NotImplementedError(dataset_name)
     return Plain()
