@@ -150,19 +150,21 @@ LAMDA_PILOT = Toolbox(
 )  # fmt: skip
 
 
-def _pycil(name: str, cls: str, *sites: tuple[str, str, bool, str], targets: str = "targets") -> LearnerSites:
-    """Sites as (method, logits, swap, what); their targets are `targets` unless written as `logits | targets`."""
+def _pycil(name: str, cls: str, *sites: tuple[str, str, bool, str]) -> LearnerSites:
+    """Sites as (method, logits, swap, what); targets that are not `targets` follow as `logits | targets`."""
     made = []
     for function, arguments, swap, what in sites:
         logits, _, own = arguments.partition(" | ")
-        made.append(Site(f"{cls}.{function}", F_CE, (logits, own or targets), swap, what))
+        made.append(Site(f"{cls}.{function}", F_CE, (logits, own or "targets"), swap, what))
     extra = (Seam("utils/data_manager.py", "DataManager.get_dataset_with_split",
                   ("self", "indices", "source", "mode", "appendent", "val_samples_per_class")),)  # fmt: skip
     return LearnerSites(f"models/{name}.py", cls, tuple(made), extra=extra if name == "bic" else ())
 
 
-_AUX = "auxiliary classifier: new classes against “old”"
 _INIT = ("_init_train", "logits", True, "real images of the first task")
+_UPDATE = ("_update_representation", "logits", True, _REPLAY)
+_AUX = ("_update_representation", "aux_logits | aux_targets", False,
+        "auxiliary classifier: new classes against “old”")  # fmt: skip
 PYCIL = Toolbox(
     engine="pycil",
     title="PyCIL",
@@ -175,27 +177,19 @@ PYCIL = Toolbox(
         Seam(BASE_FILE, "BaseLearner._construct_exemplar_unified", ("self", "data_manager", "m")),
     ),
     learners={
-        "replay": _pycil("replay", "Replay", _INIT, ("_update_representation", "logits", True, _REPLAY)),
-        "icarl": _pycil("icarl", "iCaRL", _INIT, ("_update_representation", "logits", True, _REPLAY)),
-        "der": _pycil(
-            "der", "DER", _INIT,
-            ("_update_representation", "logits", True, _REPLAY),
-            ("_update_representation", "aux_logits | aux_targets", False, _AUX),
-        ),
+        "replay": _pycil("replay", "Replay", _INIT, _UPDATE),
+        "icarl": _pycil("icarl", "iCaRL", _INIT, _UPDATE),
+        "der": _pycil("der", "DER", _INIT, _UPDATE, _AUX),
         "foster": _pycil(
             "foster", "FOSTER", _INIT,
             ("_feature_boosting", "{logits, self.per_cls_weights}", True, _BOOST),
             ("_feature_boosting", "fe_logits", False, "auxiliary classifier on the new features alone"),
         ),
-        "memo": _pycil(
-            "memo", "MEMO", _INIT,
-            ("_update_representation", "logits", True, _REPLAY),
-            ("_update_representation", "aux_logits | aux_targets", False, _AUX),
-        ),
+        "memo": _pycil("memo", "MEMO", _INIT, _UPDATE, _AUX),
         "tagfex": _pycil(
             "tagfex", "TagFex", _INIT,
             ("_update_representation", "logits", True, f"{_REPLAY}, each in two views"),
-            ("_update_representation", "aux_logits | aux_targets", False, _AUX),
+            _AUX,
             ("_update_representation",
              "{cur_task_mask, trans_logits} | {cur_task_mask, self._known_classes, targets}", False,
              "auxiliary classifier on the merged features, the teacher of the transfer"),

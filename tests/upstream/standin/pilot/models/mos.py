@@ -1,6 +1,5 @@
 import torch
-from models.base import FEATURES, BaseLearner
-from torch import nn
+from models.base import BaseLearner
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -8,24 +7,16 @@ kept = []
 
 
 class Learner(BaseLearner):
-    def __init__(self, args):
-        super().__init__(args)
-        self._network = nn.Linear(FEATURES, args["nb_classes"])
-
     def incremental_train(self, data_manager):
-        self._cur_task += 1
-        self._total_classes = self._known_classes + data_manager.get_task_size(self._cur_task)
-        new = range(self._known_classes, self._total_classes)
-        dataset = data_manager.get_dataset(new, "train")
-        self.train_loader = DataLoader(dataset, batch_size=self.args["batch_size"], shuffle=True, num_workers=8)
-        self.test_loader = self.loader(data_manager.get_dataset(range(self._total_classes), "test"))
+        self._cur_task, self._total_classes = self.next_task(data_manager)
+        self.train_loader, self.test_loader = self.loaders(data_manager, DataLoader)
         self._init_train(self.train_loader, torch.optim.SGD(self._network.parameters(), lr=0.2))
         self.classifer_align()
 
     def _init_train(self, train_loader, optimizer):
         for _, inputs, targets in train_loader:
             logits = self.scores(inputs)[:, : self._total_classes]
-            logits[:, : self._known_classes] = float("-inf")
+            logits[:, : self._known_classes] = -torch.inf
             loss = F.cross_entropy(
                 logits,
                 targets.long(),

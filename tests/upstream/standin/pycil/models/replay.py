@@ -9,18 +9,10 @@ epochs = 50
 
 
 class Replay(BaseLearner):
-    def __init__(self, args):
-        super().__init__(args)
-        self._network = None
-
     def incremental_train(self, data_manager):
-        self._cur_task += 1
-        self._total_classes = self._known_classes + data_manager.get_task_size(self._cur_task)
+        self._cur_task, self._total_classes = self.next_task(data_manager)
+        self.train_loader, self.test_loader = self.loaders(data_manager, DataLoader)
         self._network = nn.Linear(FEATURES, self._total_classes)
-        new = range(self._known_classes, self._total_classes)
-        dataset = data_manager.get_dataset(new, "train", self._memory)
-        self.train_loader = DataLoader(dataset, batch_size=self.args["batch_size"], shuffle=True, num_workers=8)
-        self.test_loader = self.loader(data_manager.get_dataset(range(self._total_classes), "test"))
         optimizer = torch.optim.SGD(self._network.parameters(), lr=0.2)
         (self._init_train if self._cur_task == 0 else self._update_representation)(optimizer)
         self._construct_exemplar(data_manager, self.args["memory_per_class"])
