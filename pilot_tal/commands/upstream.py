@@ -51,7 +51,7 @@ Classifier = Annotated[
 ]
 Python = Annotated[
     Path,
-    typer.Option(help="Interpreter of the checkout's environment, made by scripts/setup_upstream.sh."),
+    typer.Option(help="Interpreter of the checkout's environment.", show_default="that of scripts/setup_upstream.sh"),
 ]
 
 

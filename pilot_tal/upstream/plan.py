@@ -49,7 +49,7 @@ def make_jobs(request: Request) -> list[Job]:
     """
     repo = request.repo.resolve()
     toolbox = find_toolbox(repo)
-    args = _read_config(repo, request.config)
+    args = _read_config(repo, toolbox, request.config)
     learner = toolbox.learner(args["model_name"])
     check_seams(repo, toolbox, learner)
     if request.classifier not in CLASSIFIERS:
@@ -81,10 +81,10 @@ def make_jobs(request: Request) -> list[Job]:
     return jobs
 
 
-def _read_config(repo: Path, config: str) -> dict[str, Any]:
+def _read_config(repo: Path, toolbox: Toolbox, config: str) -> dict[str, Any]:
     path = repo / config if (repo / config).is_file() else Path(config)
     if not path.is_file():
-        known = sorted(f"exps/{file.name}" for file in (repo / "exps").glob("*.json"))
+        known = [f"exps/{file.name}" for name in toolbox.learners for file in repo.glob(f"exps/{name}*.json")]
         raise unknown_name(f"config of the checkout {repo}", config, known)
     args = read_json(path)
     needed = ("model_name", "dataset", "init_cls", "increment", "shuffle", "seed", "device")

@@ -24,7 +24,7 @@ def load_vit_weights(model: torch.nn.Module, path: str | Path) -> None:
     if path.suffix == ".npz":
         try:
             model.load_pretrained(str(path))
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
             raise PilotTalError(f"the weights {path} do not fit {type(model).__name__}: {error}") from error
         return
     state = _read(path)
