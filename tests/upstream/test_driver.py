@@ -9,6 +9,7 @@ import pytest
 from upstream_world import DATA_SETTINGS, edit, make_standin, pilot_tal, run_command, snapshot
 
 from pilot_tal.errors import PilotTalError
+from pilot_tal.report.study import load_study
 from pilot_tal.rundir import find_runs, load_run
 from pilot_tal.upstream import driver
 from pilot_tal.upstream.job import read_job
@@ -139,7 +140,9 @@ def test_replayed_classes_keep_their_state(pycil, images, tmp_path):
     again = run_command(*command, cwd=tmp_path)
     assert again.exit_code == 0 and again.output.count("done already") == 2
     assert run_command("report", "runs", cwd=tmp_path).exit_code == 0
-    assert (tmp_path / "runs/report").is_dir()
+    assert (tmp_path / "runs/report/index.html").is_file()
+    (setting,) = load_study([tmp_path / "runs"]).settings
+    assert [arm.label for arm in setting.arms] == ["CE", "TAL"]  # told apart by their loss and nothing else
 
 
 def test_nearest_means_can_be_recorded_instead(pycil, images, tmp_path):
