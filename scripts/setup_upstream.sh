@@ -53,4 +53,6 @@ if ! { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "${packages[*]}" ] && "$env/bin/
 fi
 
 "$env/bin/python" -B "$root/pilot_tal/upstream/__main__.py" check --repo "$repo"
-echo "setup_upstream: done; next: pilot-tal upstream --repo $repo --config exps/l2p.json --loss tal --dataset cub_lt"
+config=exps/l2p.json
+[ -f "$repo/$config" ] || config=exps/icarl.json
+echo "setup_upstream: done; next: pilot-tal upstream --repo $repo --config $config --loss tal --dataset cub_lt"
