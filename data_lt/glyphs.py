@@ -69,27 +69,33 @@ def glyph(char: str, font: str) -> Image.Image:
 
 def draw(char: str, font: str, rng: np.random.Generator) -> np.ndarray:
     """One picture of the character, SIZE × SIZE × 3, unsigned bytes."""
-    coverage = _pose(glyph(char, font), rng)[..., None]
-    paper, ink = _colours(rng)
-    picture = _background(paper, rng) * (1 - coverage) + ink * coverage
-    picture += rng.standard_normal(picture.shape, dtype=np.float32) * rng.uniform(0.01, 0.06)
-    return np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8)
+    return np.rint(paint(pose(char, font, rng), rng) * 255).astype(np.uint8)
 
 
-def _pose(image: Image.Image, rng: np.random.Generator) -> np.ndarray:
-    """Rotates, scales, shears and shifts the glyph; gives how much of each pixel it covers, 0 to 1."""
-    angle, shear = rng.uniform(-0.35, 0.35), rng.uniform(-0.2, 0.2)
-    length, aspect = rng.uniform(19, 26), rng.uniform(0.85, 1.15)
-    shift = rng.uniform(-2.5, 2.5, 2)
-    scale = 2 * length / max(image.size)
+def pose(char: str, font: str, rng: np.random.Generator, strength: float = 1.0) -> np.ndarray:
+    """How much of each pixel (0 to 1) the glyph covers when rotated, scaled, sheared and shifted at random.
+
+    Strength 0 leaves it upright in the middle.
+    """
+    image = glyph(char, font)
+    angle, shear, length, aspect, *shift = strength * rng.uniform(-1, 1, 6) * (0.35, 0.2, 3.5, 0.15, 2.5, 2.5)
+    scale = 2 * (22.5 + length) / max(image.size)
     cos, sin = np.cos(angle), np.sin(angle)
     forward = np.array([[cos, -sin], [sin, cos]]) @ np.array([[1, shear], [0, 1]])
-    forward = forward @ np.diag([scale * aspect**0.5, scale / aspect**0.5])
+    forward = forward @ np.diag([scale * (1 + aspect) ** 0.5, scale / (1 + aspect) ** 0.5])
     inverse = np.linalg.inv(forward)  # Pillow wants the way from the canvas to the glyph
-    offset = np.array(image.size) / 2 - inverse @ (SIZE + 2 * shift)
+    offset = np.array(image.size) / 2 - inverse @ (SIZE + 2 * np.array(shift))
     rows = (*inverse[0], offset[0], *inverse[1], offset[1])
     canvas = image.transform((2 * SIZE, 2 * SIZE), Image.Transform.AFFINE, rows, Image.Resampling.BILINEAR, fillcolor=0)
     return np.asarray(canvas.reduce(2), dtype=np.float32) / 255
+
+
+def paint(coverage: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The glyph in a random colour on a random, noisy background, SIZE × SIZE × 3, from 0 to 1."""
+    paper, ink = _colours(rng)
+    picture = _background(paper, rng) * (1 - coverage[..., None]) + ink * coverage[..., None]
+    picture += rng.standard_normal(picture.shape, dtype=np.float32) * rng.uniform(0.01, 0.06)
+    return np.clip(picture, 0, 1)
 
 
 def _colours(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
