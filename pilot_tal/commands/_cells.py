@@ -22,9 +22,7 @@ Settings = Annotated[
         "data_root=/data weights=vit.safetensors device=cuda output=runs; `pilot-tal list METHOD` names all.",
     ),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the resolved plan and the time it takes, and stop.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved plan and the time it takes, and stop.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Send the whole pipeline through a few steps.")]
 
 

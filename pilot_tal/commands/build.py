@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 Datasets = Annotated[
     list[str],
-    typer.Argument(
-        help="One or more of cub_lt, imagenetr_lt, food101_lt, folder_lt, demo_lt.", show_default=False
-    ),
+    typer.Argument(help="One or more of cub_lt, imagenetr_lt, food101_lt, folder_lt, demo_lt.", show_default=False),
 ]
 DataRoot = Annotated[Path, typer.Option(help="Where the images are: the dataset's folder, or a parent of it.")]
 Out = Annotated[Path, typer.Option(help="Where the manifest and the pictures go.")]
@@ -46,12 +44,8 @@ NMax = Annotated[
         show_default="the dataset's; for folder_lt the largest that fits",
     ),
 ]
-NMin = Annotated[
-    int | None, typer.Option(help="Training images of the smallest class.", show_default="the dataset's")
-]
-TestPerClass = Annotated[
-    int | None, typer.Option(help="Test images of every class.", show_default="the dataset's")
-]
+NMin = Annotated[int | None, typer.Option(help="Training images of the smallest class.", show_default="the dataset's")]
+TestPerClass = Annotated[int | None, typer.Option(help="Test images of every class.", show_default="the dataset's")]
 Folder = Annotated[
     Path | None,
     typer.Option(help="The images' folder below the data root, if its name is unusual.", show_default=False),
@@ -98,9 +92,7 @@ def build(
         recipe = make_recipe(card, **options)
         jobs.append((card, recipe, is_shipped(card, recipe, classes)))
         if shipped and not jobs[-1][2]:
-            raise PilotTalError(
-                f"--shipped shows what comes along for {card.name}; no such manifest has these options"
-            )
+            raise PilotTalError(f"--shipped shows what comes along for {card.name}; no such manifest has these options")
     results = []
     for card, recipe, default in jobs:
         if shipped:

@@ -18,15 +18,16 @@ def compare(
 
     from pilot_tal.commands._cells import run_cells, show_plan
     from pilot_tal.config import make_plan
-    from pilot_tal.report import build_report
-    from pilot_tal.report.summary import print_summary
+    from pilot_tal.report import build_report, load_study, print_summary
+    from pilot_tal.rundir import config_hash
 
     plan = make_plan(method, dataset, settings or (), quick)
     if dry_run:
         show_plan(plan)
         return
-    paths = run_cells(plan)
-    output = Path(plan.machine.output) / "report" / f"{dataset}-{method}"
-    page = build_report(paths, output)
-    print_summary(paths)
+    study = load_study(run_cells(plan))
+    setting = {key: value for key, value in plan.runs[0].record().items() if key not in ("loss", "seed")}
+    name = f"{dataset}-{method}-{config_hash(setting)}"
+    page = build_report(study, Path(plan.machine.output) / "report" / name)
+    print_summary(study)
     typer.echo(f"report: {page}")

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pilot_tal.report.paper import paper_numbers
 from pilot_tal.report.study import Setting, Study, load_study
-from pilot_tal.report.text import with_deviation, with_interval
+from pilot_tal.report.text import percent, with_deviation, with_interval
 from pilot_tal.report.words import lead_sentences, setting_caveats, study_caveats
 
 
@@ -31,11 +32,15 @@ def _table(setting: Setting) -> Table:
     """Names go in as `Text`, for brackets in them are not markup."""
     table = Table(title=Text(setting.title), box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("Loss")
-    for name in ("Seeds", "A_Mean", "A_Tail", "A_Head", "A_Tail − CE (95 %)"):
+    papers = [paper_numbers(setting, arm) for arm in setting.finished_arms()]
+    columns = ["Seeds", "A_Mean", "A_Tail", "A_Head", "A_Tail − CE (95 %)"]
+    for name in [*columns, "Paper A_Mean", "Paper A_Tail"] if any(papers) else columns:
         table.add_column(name, justify="right")
-    for arm in setting.finished_arms():
+    for arm, paper in zip(setting.finished_arms(), papers, strict=True):
         spreads = [arm.spread(key) for key in ("a_mean", "a_tail", "a_head")]
         numbers = ["–" if spread is None else with_deviation(spread, 1) for spread in spreads]
         found = setting.difference(arm, "a_tail")
-        table.add_row(Text(arm.label), str(len(arm.seeds)), *numbers, with_interval(found, 1) if found else "")
+        row = [str(len(arm.seeds)), *numbers, with_interval(found, 1) if found else ""]
+        row += [percent(paper.a_mean, 1), percent(paper.a_tail, 1)] if paper else []
+        table.add_row(Text(arm.label), *row)
     return table

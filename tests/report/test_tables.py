@@ -2,18 +2,21 @@
 
 import csv
 import io
+from io import StringIO
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from rich.console import Console
 from sklearn.metrics import recall_score
 from synthetic_runs import long_tailed_counts, write_comparison
 
 from pilot_tal.report import tables
 from pilot_tal.report.paper import paper_table
 from pilot_tal.report.study import load_study
+from pilot_tal.report.summary import print_summary
 from pilot_tal.report.table import Cell, Table, to_csv, to_latex, to_markdown
 from pilot_tal.report.text import clean, latex, points
 from pilot_tal.rundir import load_run
@@ -74,6 +77,10 @@ def test_the_papers_numbers_stand_beside_the_same_setting_only(tmp_path):
     assert shown["fixed", "CE"] == shown["fixed", "TAL"] == ("", "")
     assert [float(x) for x in shown["pilot", "CE"]] == pytest.approx([74.22, 57.20])
     assert [float(x) for x in shown["pilot", "TAL"]] == pytest.approx([75.91, 61.19])
+    out = StringIO()
+    print_summary([tmp_path], Console(file=out, width=140))
+    printed = out.getvalue()
+    assert printed.count("Paper A_Tail") == 1 and "75.9" in printed and "61.2" in printed
 
 
 def test_layout_of_the_papers_table(tmp_path):
