@@ -15,7 +15,7 @@ WARM_UP, TIMED = 1, 3
 def estimate(run: Run) -> float:
     """Seconds a run will take: training steps and evaluation of all tasks, without statistics and alignment."""
     task, settings, device = run.tasks[0], run.settings, run.shared.device
-    learner = run._build()
+    learner = run.build()
     times: list[float] = []
 
     def on_step(info) -> None:

@@ -145,7 +145,7 @@ class Run:
             )
             rundir.write_run(self.path, self.info, self.config.record(), environment)
             torch.manual_seed(derive_seed("build", self.config.seed))
-            learner = self._build()
+            learner = self.build()
             checkpoint = load_checkpoint(self.path / "checkpoint")
             done = 0
             if checkpoint is not None:
@@ -170,7 +170,8 @@ class Run:
         settings = self.settings
         return settings.tuned_epoch * self.train_batches(task).steps(settings.drop_last, self.limit)
 
-    def _build(self) -> Learner:
+    def build(self) -> Learner:
+        """A new learner for this run."""
         config = self.config
         return build_learner(
             config.method,
