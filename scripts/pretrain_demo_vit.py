@@ -1,0 +1,349 @@
+"""Pretrains the demo's ViT on characters that are not in the demo, and measures its frozen features.
+
+    python scripts/pretrain_demo_vit.py              writes pilot_tal/assets/demo_vit.{safetensors,log.json}
+    python scripts/pretrain_demo_vit.py --validate   writes nothing; for choosing the settings below
+
+The settings were chosen with --validate, which holds out 50 pretraining characters and one family of the
+training fonts. The demo's own characters and test fonts were never looked at for that. The same command gives
+the same weights, bit for bit, on one machine with one version of torch.
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+import unicodedata
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import typer
+from PIL import Image, ImageFilter
+from rich.console import Console
+from rich.progress import Progress
+from safetensors.torch import save_file
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import pilot_tal._torchvision  # noqa: F401  (before timm)
+from data_lt.demo import CHARACTERS, demo_list, demo_picture
+from data_lt.glyphs import TRAIN_FONTS, covered, draw, glyph, paint, pose
+from pilot_tal.demo_vit import DEMO_VIT, demo_vit_path
+from pilot_tal.files import atomic_path, checksum, write_json
+
+LOOKALIKE = 0.86  # cosine between blurred shapes from which a character is too close to one of the demo's
+SAME_SHAPE = 0.92  # ... and from which two pretraining characters count as one
+MIN_FONTS = 8  # a character must be in so many of the 12 training fonts
+KINDS = (
+    "Lu",
+    "Ll",
+    "Lo",
+    "Nd",
+    "No",
+    "Po",
+    "Sc",
+    "Sm",
+    "So",
+)  # Unicode categories that have a shape of their own
+CHOICE = ""
+CONSOLE = Console()
+OUTPUT = demo_vit_path()
+VALIDATION_FONTS = tuple(font for font in TRAIN_FONTS if "Mono" in font)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the ViT is trained."""
+
+    steps: int = 8000
+    batch: int = 64
+    lr: float = 2e-3
+    weight_decay: float = 0.05
+    warmup: int = 50
+    label_smoothing: float = 0.1
+    ink_weight: float = 1.0  # of the second task: say from each patch's token which of its pixels are ink
+    ramp: float = 0.5  # share of the steps after which the pictures are as hard as the demo's
+    seed: int = 0
+
+
+# --- characters ---------------------------------------------------------------------------------------
+
+
+def shape(char: str) -> np.ndarray:
+    """The character in the plain sans and serif fonts as unit vectors, centred, blurred; zero if missing."""
+    vectors = np.zeros((2, 24 * 24), dtype=np.float32)
+    for vector, font in zip(vectors, ("DejaVuSans", "DejaVuSerif"), strict=True):
+        if ord(char) in covered(font):
+            image = glyph(char, font)
+            size = [max(1, round(side * 20 / max(image.size))) for side in image.size]
+            canvas = Image.new("L", (24, 24))
+            canvas.paste(image.resize(size, Image.Resampling.BOX), ((24 - size[0]) // 2, (24 - size[1]) // 2))
+            vector[:] = np.asarray(canvas.filter(ImageFilter.GaussianBlur(1))).ravel()
+            vector /= np.linalg.norm(vector)
+    return vectors
+
+
+def likeness(one: np.ndarray, others: list[np.ndarray]) -> float:
+    """The greatest cosine of a shape with any of the others, in either font."""
+    return float(np.einsum("fd,nfd->nf", one, np.stack(others)).max()) if others else 0.0
+
+
+def pretraining_characters() -> list[str]:
+    """Every character in most training fonts that is none of the demo's, nor a variant or look-alike."""
+
+    def family(char: str) -> str:  # "LATIN SMALL LETTER B WITH HOOK" is a variant of the demo's b
+        return unicodedata.name(char, "").split(" WITH ")[0]
+
+    banned = set(CHARACTERS) | {char.swapcase() for char in CHARACTERS}
+    families = {family(char) for char in banned}
+    demo = [shape(char) for char in CHARACTERS]
+    chosen: dict[str, np.ndarray] = {}
+    for code in sorted(code for code in covered("DejaVuSans") if code < 0xFFF0):  # then come specials, emoji
+        char = chr(code)
+        if sum(code in covered(font) for font in TRAIN_FONTS) < MIN_FONTS:
+            continue
+        if unicodedata.category(char) not in KINDS or unicodedata.name(char).startswith("BRAILLE"):
+            continue
+        if char in banned or family(char) in families or unicodedata.normalize("NFKD", char) != char:
+            continue
+        size = glyph(char, "DejaVuSans").size
+        if max(size) < 20 or min(size) < 0.3 * max(size):  # dots and bars all look alike when enlarged
+            continue
+        vectors = shape(char)
+        if likeness(vectors, demo) <= LOOKALIKE and likeness(vectors, list(chosen.values())) <= SAME_SHAPE:
+            chosen[char] = vectors
+    return list(chosen)
+
+
+def split_characters(characters: list[str], held_out: int = 50) -> tuple[list[str], list[str]]:
+    """For --validate: characters to train on, and letters in all training fonts to play the demo's part."""
+    letters = [
+        char
+        for char in characters
+        if unicodedata.category(char) in ("Lu", "Ll", "Lo") and all(ord(char) in covered(f) for f in TRAIN_FONTS)
+    ]
+    chosen = {letters[i] for i in np.random.default_rng(0).permutation(len(letters))[:held_out]}
+    return [char for char in characters if char not in chosen], sorted(chosen)
+
+
+# --- pictures -----------------------------------------------------------------------------------------
+
+
+class Lessons(Dataset):
+    """(picture, where its ink is, label): number i is always the same, whoever draws it.
+
+    They grow harder until `ramp` of the way: from upright black on white to pictures like the demo's. Without that
+    (and without the second answer, the ink) the ViT learns nothing for thousands of steps.
+    """
+
+    def __init__(self, characters: list[str], fonts: tuple[str, ...], settings: Settings):
+        self.choices = [(char, [f for f in fonts if ord(char) in covered(f)]) for char in characters]
+        self.settings = settings
+
+    def __len__(self) -> int:
+        return self.settings.steps * self.settings.batch
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        rng = np.random.default_rng([self.settings.seed, index])
+        strength = min(1.0, index / len(self) / self.settings.ramp)
+        label = int(rng.integers(len(self.choices)))
+        char, fonts = self.choices[label]
+        ink = pose(char, fonts[rng.integers(len(fonts))], rng, strength)
+        picture = strength * paint(ink, rng) + (1 - strength) * (1 - ink[..., None])
+        return torch.from_numpy(picture.astype(np.float32)).permute(2, 0, 1), torch.from_numpy(ink), label
+
+
+def to_tensor(picture: np.ndarray) -> torch.Tensor:
+    """Bytes, height × width × 3, to floats in [0, 1], 3 × height × width."""
+    return torch.from_numpy(picture).permute(2, 0, 1).float() / 255
+
+
+def demo_tensors(split: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """All pictures of the demo's split and their labels."""
+    listed = demo_list(split)
+    pictures = [to_tensor(demo_picture(split, char, number)) for char, number in listed]
+    return torch.stack(pictures), torch.tensor([CHARACTERS.index(char) for char, _ in listed])
+
+
+def sample(characters: list[str], fonts: tuple[str, ...], each: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`each` pictures of every character, in the fonts in turn, and their labels."""
+    rng = np.random.default_rng(seed)
+    pictures = [to_tensor(draw(char, fonts[i % len(fonts)], rng)) for char in characters for i in range(each)]
+    return torch.stack(pictures), torch.arange(len(characters)).repeat_interleave(each)
+
+
+# --- model --------------------------------------------------------------------------------------------
+
+
+def new_vit(num_classes: int, seed: int) -> nn.Module:
+    """The demo's ViT with random weights; without classes it gives the normalised class token."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    torch.manual_seed(seed)
+    model = VisionTransformer(**DEMO_VIT, num_classes=num_classes, weight_init="jax")  # larger than timm's default
+    with torch.no_grad():  # blind to flat colour, which is random and would drown the shapes
+        patches = model.patch_embed.proj
+        patches.weight -= patches.weight.mean((2, 3), keepdim=True)
+        patches.bias.zero_()
+    return model
+
+
+def backbone_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights without the classifier, in timm's names."""
+    return {name: value.contiguous() for name, value in model.state_dict().items() if not name.startswith("head.")}
+
+
+def train(model: nn.Module, characters: list[str], fonts: tuple[str, ...], settings: Settings) -> list[dict]:
+    """Trains the ViT to name the characters; gives loss and accuracy of each twentieth of the run."""
+    torch.manual_seed(settings.seed)
+    # Not shuffled: number i is random already, and the order is the curriculum.
+    loader = DataLoader(Lessons(characters, fonts, settings), settings.batch, num_workers=1, prefetch_factor=8)
+    find_ink = nn.Linear(model.embed_dim, DEMO_VIT["patch_size"] ** 2)
+    optimizer, schedule = make_optimizer([*model.parameters(), *find_ink.parameters()], settings)
+    history, sums, every = [], np.zeros(3), max(1, settings.steps // 20)
+    started = time.monotonic()
+    model.train()
+    for step, (x, ink, y) in enumerate(watched(loader, settings.steps), 1):
+        tokens = model.forward_features(x)
+        logits = model.forward_head(tokens)
+        loss = nn.functional.cross_entropy(logits, y, label_smoothing=settings.label_smoothing)
+        ink_loss = nn.functional.binary_cross_entropy_with_logits(find_ink(tokens[:, 1:]), in_patches(ink))
+        optimizer.zero_grad()
+        (loss + settings.ink_weight * ink_loss).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        sums += (loss.item() * len(y), (logits.argmax(1) == y).sum().item(), len(y))
+        if step % every == 0 or step == settings.steps:
+            loss, accuracy = (round(float(total / sums[2]), 4) for total in sums[:2])
+            CONSOLE.print(f"step {step}: loss {loss}, accuracy {accuracy}, {time.monotonic() - started:.0f} s")
+            history.append({"step": step, "loss": loss, "accuracy": accuracy})
+            sums[:] = 0
+    return history
+
+
+def make_optimizer(parameters: list[nn.Parameter], settings: Settings):
+    """AdamW that decays matrices only, and a cosine schedule after a short warm-up."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=settings.lr)
+    share = min(0.5, settings.warmup / settings.steps)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings.lr, settings.steps, pct_start=share, cycle_momentum=False
+    )
+
+
+def in_patches(ink: torch.Tensor) -> torch.Tensor:
+    """Images [B, H, W] as the ViT sees them: [B, patches, pixels of a patch]."""
+    side = DEMO_VIT["patch_size"]
+    return nn.functional.unfold(ink[:, None], side, stride=side).transpose(1, 2)
+
+
+def watched(loader: DataLoader, steps: int):
+    """The batches, with a progress bar on a terminal."""
+    with Progress(
+        *Progress.get_default_columns(), console=CONSOLE, transient=True, disable=not CONSOLE.is_terminal
+    ) as bar:
+        yield from bar.track(loader, total=steps, description="pretraining")
+
+
+@torch.inference_mode()
+def nearest_class_mean(
+    model: nn.Module, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
+) -> float:
+    """Share of test pictures whose feature is nearest (by cosine) to the mean feature of its own class."""
+    model.eval()
+
+    def features(x: torch.Tensor) -> torch.Tensor:
+        batches = [model.forward_head(model.forward_features(b), pre_logits=True) for b in x.split(250)]
+        return nn.functional.normalize(torch.cat(batches))
+
+    known = features(train[0])
+    means = torch.stack([known[train[1] == label].mean(0) for label in range(int(train[1].max()) + 1)])
+    nearest = (features(test[0]) @ nn.functional.normalize(means).T).argmax(1)
+    return (nearest == test[1]).double().mean().item()
+
+
+# --- the two commands ---------------------------------------------------------------------------------
+
+
+def validate(settings: Settings, characters: list[str]) -> None:
+    """Trains without the held-out characters and fonts, and measures the features on those."""
+    known, unseen = split_characters(characters)
+    fonts = tuple(font for font in TRAIN_FONTS if font not in VALIDATION_FONTS)
+    print(f"{len(known)} characters to train on, held out: {''.join(unseen)} and {', '.join(VALIDATION_FONTS)}")
+    model = new_vit(len(known), settings.seed)
+    few, many = sample(unseen, fonts, 8, 1), sample(unseen, VALIDATION_FONTS, 20, 2)
+    print(f"random weights: nearest class mean {nearest_class_mean(model, few, many):.4f}")
+    train(model, known, fonts, settings)
+    print(f"pretrained:     nearest class mean {nearest_class_mean(model, few, many):.4f}")
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of its finished children, which tells more than a busy machine's clock."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def pretrain(settings: Settings, characters: list[str], output: Path) -> None:
+    """Trains on everything, writes weights and log."""
+    started, cpu = time.monotonic(), cpu_seconds()
+    model = new_vit(len(characters), settings.seed)
+    history = train(model, characters, TRAIN_FONTS, settings)
+    seconds, cpu = time.monotonic() - started, cpu_seconds() - cpu
+    tensors = backbone_tensors(model)
+    with atomic_path(output) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt", "architecture": json.dumps(DEMO_VIT)})
+    pictures = demo_tensors("train"), demo_tensors("test")
+    random = [nearest_class_mean(new_vit(0, seed), *pictures) for seed in range(3)]
+    pretrained = nearest_class_mean(model, *pictures)
+    log = {
+        "command": " ".join(["python", *sys.argv]),
+        "architecture": DEMO_VIT,
+        "parameters": sum(value.numel() for value in tensors.values()),
+        "sha256": checksum(output),
+        "settings": asdict(settings),
+        "characters": "".join(characters),
+        "fonts": TRAIN_FONTS,
+        "history": history,
+        "seconds": round(seconds),
+        "cpu_seconds": round(cpu),
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "demo_nearest_class_mean": {"pretrained": pretrained, "random_weights": random},
+        "choice_of_settings": CHOICE,
+    }
+    write_json(output.with_suffix(".log.json"), log)
+    print(f"{output}: demo_lt, nearest class mean {pretrained:.4f}, with random weights {random}")
+
+
+def main(
+    check: bool = typer.Option(False, "--validate", help="Hold out characters and fonts, report, write nothing."),
+    steps: int = typer.Option(Settings.steps, help="Optimizer steps."),
+    lr: float = typer.Option(Settings.lr, help="Peak learning rate."),
+    ink_weight: float = typer.Option(Settings.ink_weight, help="Weight of the second task, finding the ink."),
+    threads: int = typer.Option(2, help="Threads; another number gives other last digits."),
+    output: Path = typer.Option(OUTPUT, help="The weights' file; the log goes beside it."),  # noqa: B008
+) -> None:
+    """Pretrains the demo's ViT on characters that are not in the demo."""
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    settings = Settings(steps=steps, lr=lr, ink_weight=ink_weight)
+    characters = pretraining_characters()
+    if check:
+        validate(settings, characters)
+    else:
+        pretrain(settings, characters, output)
+
+
+if __name__ == "__main__":
+    typer.run(main)
