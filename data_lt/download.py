@@ -38,8 +38,7 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
         _say_checking(archive)
         if checksum(archive, algorithm) != wanted:
             raise PilotTalError(
-                f"{archive} is not the official archive: its {algorithm} is not {wanted}; remove it "
-                "to fetch it anew"
+                f"{archive} is not the official archive: its {algorithm} is not {wanted}; remove it to fetch it anew"
             )
     else:
         _fetch(card, archive)
@@ -64,9 +63,7 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
 
     elsewhere = f"fetch {card.url} by other means, put it at {archive} and run the same command again"
     try:
-        pooch.retrieve(
-            card.url, card.checksum, fname=archive.name, path=archive.parent, downloader=fetch_and_hand_over
-        )
+        pooch.retrieve(card.url, card.checksum, fname=archive.name, path=archive.parent, downloader=fetch_and_hand_over)
     except requests.HTTPError as error:
         raise PilotTalError(f"{card.url} answers {error.response.status_code}; {elsewhere}") from error
     except requests.RequestException as error:
@@ -78,8 +75,7 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
     except ValueError as error:
         part.unlink(missing_ok=True)
         raise PilotTalError(
-            f"what {card.url} sent is not the official archive: its checksum is not "
-            f"{card.checksum}; it was removed"
+            f"what {card.url} sent is not the official archive: its checksum is not {card.checksum}; it was removed"
         ) from error
     except OSError as error:
         raise PilotTalError(f"cannot write {archive}: {error.strerror or error}") from error

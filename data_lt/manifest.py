@@ -115,9 +115,7 @@ def read_manifest(source: str | Path) -> Manifest:
         problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         problem = f"it cannot be read ({error!r})"
-    raise PilotTalError(
-        f"the manifest {path} was edited or damaged: {problem}; build it anew with pilot-tal build"
-    )
+    raise PilotTalError(f"the manifest {path} was edited or damaged: {problem}; build it anew with pilot-tal build")
 
 
 def load_manifest(source: str | Path) -> "pd.DataFrame":

@@ -119,8 +119,7 @@ def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | Non
     if not data_root.is_dir():
         problem = "is not a folder" if data_root.exists() else "does not exist"
         raise PilotTalError(
-            f"the data root {data_root} {problem}: give the folder that holds the images"
-            f"{_how_to_get(card, data_root)}"
+            f"the data root {data_root} {problem}: give the folder that holds the images{_how_to_get(card, data_root)}"
         )
     layout = find_layout(card, data_root, folder, known)
     if layout is None:

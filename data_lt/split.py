@@ -31,9 +31,7 @@ class Recipe:
     def __post_init__(self):
         check_seed(self.seed)
         if not is_whole(self.test_per_class) or self.test_per_class < 1:
-            raise PilotTalError(
-                f"test_per_class must be a whole number of at least 1, got {self.test_per_class!r}"
-            )
+            raise PilotTalError(f"test_per_class must be a whole number of at least 1, got {self.test_per_class!r}")
         quotas(self.law, 1, self.n_min if self.n_max is None else self.n_max, self.n_min, self.shape)
         # One spelling of a number (6 and 6.0, NumPy's and Python's): equal recipes give equal manifests.
         for field in dataclasses.fields(self):

@@ -47,9 +47,6 @@ def main() -> None:
     except PilotTalError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`key=value` settings → what to run. Every key is checked before anything starts."""
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -105,7 +106,9 @@ def make_plan(method: str, dataset: str, items: Iterable[str] = (), quick: bool 
         PilotTalError: an unknown method, dataset, loss or key (with the nearest name), or a bad value.
     """
     from data_lt import CARDS
+    from pilot_tal.images import TRANSFORMS
     from pilot_tal.learners import FIDELITIES, METHODS
+    from pilot_tal.training import PRECISIONS
 
     _known("method", method, METHODS)
     _known("dataset", dataset, CARDS)
@@ -116,13 +119,13 @@ def make_plan(method: str, dataset: str, items: Iterable[str] = (), quick: bool 
     base = {**dataset_defaults(dataset, method), **_typed(values, _RUN_KEYS)}
     data = DataConfig(**_typed(values, _types(DataConfig)))
     _known("fidelity", base.get("fidelity", "pilot"), FIDELITIES)
-    if ("init_cls" in base) != ("increment" in base):
+    _known("transform", base["transform"], TRANSFORMS)
+    _known("precision", base.get("precision", "fp32"), PRECISIONS)
+    if ("init_cls" in base) != ("increment" in base) or {"init_cls", "tasks"} <= base.keys():
         raise PilotTalError("init_cls and increment go together; give both, or tasks alone")
     settings = _method_settings(method, dataset, values, quick)
     runs = [
-        RunConfig(
-            method, dataset, loss, seed, quick=quick, data=data, settings=settings, loss_options=chosen, **base
-        )
+        RunConfig(method, dataset, loss, seed, quick=quick, data=data, settings=settings, loss_options=chosen, **base)
         for seed in seeds
         for loss, chosen in options.items()
     ]
@@ -173,12 +176,13 @@ def _value(key: str, text: str) -> Any:
     """A number, a truth value, a list or text, as written."""
     for kind in (int, float):
         try:
-            return kind(text)  # 1e-3 too, which YAML takes for text
+            number = kind(text)  # 1e-3 too, which YAML takes for text
         except ValueError:
-            pass
+            continue
+        return _finite(key, number)
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise PilotTalError(f"{key}={text} cannot be read: {str(error).splitlines()[0]}") from error
 
 
@@ -219,7 +223,9 @@ def _loss_options(values: dict[str, str], losses: list[str]) -> dict[str, dict[s
         chosen[loss][option] = _value(key, values.pop(key))
     for loss, options in chosen.items():
         build_loss(loss, **options)  # refuses unknown options and values out of range
-        chosen[loss] = {**loss_options(loss), **options}
+        defaults = loss_options(loss)
+        numbers = {key: float(value) for key, value in options.items() if isinstance(defaults[key], float)}
+        chosen[loss] = {**defaults, **options, **numbers}  # 1 and 1.0 are one run
     return chosen
 
 
@@ -227,7 +233,10 @@ def _machine(values: dict[str, str]) -> Machine:
     from pilot_tal.images import CACHE_CHOICES
 
     machine = Machine(**_typed(values, _types(Machine)))
-    _known("device", machine.device.split(":")[0], DEVICES)
+    kind, _, index = machine.device.partition(":")
+    _known("device", kind, DEVICES)
+    if index and not (kind == "cuda" and index.isdecimal()):
+        raise PilotTalError(f"device must be {', '.join(DEVICES)} or cuda:NUMBER, got {machine.device!r}")
     _known("cache", machine.cache, CACHE_CHOICES)
     if machine.workers is not None and machine.workers < 0:
         raise PilotTalError(f"workers must be at least 0, got {machine.workers}")
@@ -247,17 +256,25 @@ def _method_settings(method: str, dataset: str, values: dict[str, str], quick: b
     for key in values:
         if key not in known:
             raise unknown_name("key", key, known)
-    return config_dict(
-        load_method_config(method, dataset, {key: _value(key, text) for key, text in values.items()})
-    )
+    return config_dict(load_method_config(method, dataset, {key: _value(key, text) for key, text in values.items()}))
 
 
 @cache
 def _fingerprint(file: str | None) -> str | None:
     """A file's name and checksum, so that the run's name follows what is in it; other values as they are."""
+    if file == "bundled":
+        from pilot_tal.demo_vit import demo_vit_path
+
+        file = str(demo_vit_path())
     if file is None or not Path(file).is_file():
         return file
     return f"{Path(file).name}@{checksum(file)[:16]}"
+
+
+def _finite(key: str, number: float) -> float:
+    if not math.isfinite(number):
+        raise PilotTalError(f"{key} must be finite, got {number}")
+    return number
 
 
 def _typed(values: dict[str, str], types: Mapping[str, type]) -> dict[str, Any]:
@@ -268,7 +285,9 @@ def _typed(values: dict[str, str], types: Mapping[str, type]) -> dict[str, Any]:
         if not text:
             raise PilotTalError(f"{key} has no value; write {key}=VALUE or leave it out")
         try:
-            taken[key] = kind(text)
+            taken[key] = kind(text) if kind is str else _finite(key, kind(text))
+        except PilotTalError:
+            raise
         except ValueError as error:
             name = {int: "a whole number", float: "a number"}[kind]
             raise PilotTalError(f"{key} must be {name}, got {text!r}") from error

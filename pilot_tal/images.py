@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from pilot_tal.errors import PilotTalError, unknown_name
 CACHE_CHOICES = ("auto", "on", "off")
 MEMORY_SHARE = 0.4  # of the free memory that decoded images may take with cache=auto
 FREE_IF_UNKNOWN = 2 << 30
+CGROUP = Path("/sys/fs/cgroup")
+_ERROR = f"{PilotTalError.__module__}.{PilotTalError.__qualname__}"
+TRANSFORMS = ("pilot", "coda", "characters")
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -47,8 +51,8 @@ def build_transforms(name: str, size: int) -> tuple[Callable, Callable]:
             [T.Resize(size), T.CenterCrop(size)],
         ),
     }
-    if name not in known:
-        raise unknown_name("transform", name, known)
+    if name not in TRANSFORMS:
+        raise unknown_name("transform", name, TRANSFORMS)
     train, test = known[name]
     return T.Compose([*train, T.ToTensor()]), T.Compose([*test, T.ToTensor()])
 
@@ -95,7 +99,7 @@ class ImageStore:
         sample = self.paths[:: max(1, len(self.paths) // 32)]
         try:
             pixels = [Image.open(self.root / path).size for path in sample]
-        except (OSError, ValueError, SyntaxError):
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             return False  # the image at fault is named when it is needed
         mean = sum(width * height for width, height in pixels) / max(1, len(pixels))
         return 3 * mean * len(self.paths) < MEMORY_SHARE * free_memory()
@@ -104,9 +108,14 @@ class ImageStore:
 def free_memory() -> int:
     """Bytes of memory that are free, where the platform tells."""
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return FREE_IF_UNKNOWN
+        free = FREE_IF_UNKNOWN
+    try:  # a container may have less than its machine
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        return min(free, max(0, limit - used))
+    except (OSError, ValueError):
+        return free
 
 
 class _Samples(torch.utils.data.Dataset):
@@ -121,8 +130,8 @@ class _Samples(torch.utils.data.Dataset):
         image = self.store[self.indices[place]]
         if self.seed is None:
             return self.transform(image), self.labels[place], place
-        with torch.random.fork_rng(devices=[]):  # the learner's own random numbers stay as they are
-            torch.manual_seed(derive_seed("augment", self.seed, epoch, place))
+        with torch.random.fork_rng(devices=[]):  # the learner's own random numbers stay as they are, on any device
+            torch.default_generator.manual_seed(derive_seed("augment", self.seed, epoch, place))
             return self.transform(image), self.labels[place], place
 
 
@@ -154,7 +163,7 @@ class Batches:
         """(images, labels, places) in the given order, with a transform that has nothing random."""
         places = range(len(self.indices))
         chunks = [places[i : i + self.batch_size] for i in range(0, len(places), self.batch_size)]
-        return iter(self._loader([[(0, place) for place in chunk] for chunk in chunks], None))
+        return self._load([[(0, place) for place in chunk] for chunk in chunks], None)
 
     def epochs(
         self, epochs: int, seed: int, drop_last: bool = False, limit: int | None = None
@@ -168,7 +177,7 @@ class Batches:
             limit: At most so many batches an epoch.
         """
         plan = [self._shuffled(epoch, seed, drop_last)[:limit] for epoch in range(epochs)]
-        stream = iter(self._loader(list(itertools.chain.from_iterable(plan)), seed))
+        stream = self._load(list(itertools.chain.from_iterable(plan)), seed)
         return lambda epoch: ((x, y) for x, y, _ in itertools.islice(stream, len(plan[epoch])))
 
     def steps(self, drop_last: bool = False, limit: int | None = None) -> int:
@@ -183,11 +192,19 @@ class Batches:
             chunks.pop()
         return [[(epoch, place) for place in chunk] for chunk in chunks]
 
-    def _loader(self, chunks: list, seed: int | None) -> torch.utils.data.DataLoader:
+    def _load(self, chunks: list, seed: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        samples = _Samples(self.store, self.indices, self.labels, self.transform, seed)
+        options = {}
         if self.workers:
             self.store.keep(self.indices)
-        samples = _Samples(self.store, self.indices, self.labels, self.transform, seed)
+            # Forked processes share the decoded images; others would get a copy each.
+            options = {"multiprocessing_context": "fork"} if sys.platform == "linux" else {}
         # A generator of its own: the loader must not draw from the learner's random numbers.
-        return torch.utils.data.DataLoader(
-            samples, batch_sampler=chunks, num_workers=self.workers, generator=torch.Generator()
+        loader = torch.utils.data.DataLoader(
+            samples, batch_sampler=chunks, num_workers=self.workers, generator=torch.Generator(), **options
         )
+        try:
+            yield from loader
+        except PilotTalError as error:
+            # From a worker it comes wrapped in the worker's traceback; the sentence is the last line.
+            raise PilotTalError(str(error).strip().splitlines()[-1].removeprefix(f"{_ERROR}: ")) from error

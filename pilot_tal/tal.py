@@ -114,9 +114,7 @@ class TAL(nn.Module):
         """Adds classes, keeps Q of the old ones, calibrates α anew: for learners that replay old classes."""
         added = num_classes - self.num_classes
         if added < 0:
-            raise PilotTalError(
-                f"num_classes must be at least the {self.num_classes} there are, got {num_classes}"
-            )
+            raise PilotTalError(f"num_classes must be at least the {self.num_classes} there are, got {num_classes}")
         updates = self.updates
         self._calibrate(num_classes)
         self.Q = torch.cat([self.Q, self._new_strength(added)])
@@ -210,9 +208,7 @@ class TAL(nn.Module):
         loss = F.cross_entropy(logits + eager.shift_tensor, targets, reduction=self.reduction)
         if self.training:
             if self.accumulate == 1 and not _several_processes():
-                strength[:] = tal_math.updated_strength(
-                    strength, weight, counts, labels.size, self.lam, self._share
-                )
+                strength[:] = tal_math.updated_strength(strength, weight, counts, labels.size, self.lam, self._share)
                 eager.updates += 1
             else:
                 self._tally(torch.from_numpy(counts), torch.tensor(labels.size))
@@ -255,9 +251,7 @@ class TAL(nn.Module):
                 "slice them to the classes of the task, or call grow() when classes are added"
             )
         if targets.ndim != 1 or targets.dtype != torch.int64 or targets.shape[0] != logits.shape[0]:
-            raise PilotTalError(
-                f"targets must be {logits.shape[0]} class indices of type int64, got {_kind(targets)}"
-            )
+            raise PilotTalError(f"targets must be {logits.shape[0]} class indices of type int64, got {_kind(targets)}")
 
     def _check_range(self, targets: Tensor) -> None:
         wrong = targets[(targets != self.ignore_index) & ((targets < 0) | (targets >= self.num_classes))]
@@ -310,11 +304,15 @@ class _Eager:
     The shift is added to the logits; a sum keeps no tensor for its backward pass, so one shift serves all calls.
     """
 
-    def __init__(self):
-        self.updates = 0
+    def __init__(self, updates: int = 0):
+        self.updates = updates
         self.shape = self.batch = self.owner = None
 
+    def __reduce__(self):
+        return _Eager, (self.updates,)  # a copy must not view the memory of the original
+
     def prepare(self, shape: torch.Size, strength: Tensor) -> None:
+        """Views and room for batches of this shape."""
         self.shape, self.batch, self.owner = shape, shape[:1], strength
         self.strength = strength.numpy()
         self.shift_tensor = torch.empty(shape, dtype=strength.dtype)
@@ -326,7 +324,7 @@ def _bincount(labels: np.ndarray, classes: int) -> np.ndarray | None:
     """Labels a class; None if one lies outside 0 … classes − 1."""
     try:
         counts = np.bincount(labels, minlength=classes)
-    except ValueError:  # a negative label
+    except (ValueError, MemoryError):  # a negative label, a huge one
         return None
     return counts if counts.size == classes else None
 

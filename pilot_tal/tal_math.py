@@ -161,5 +161,6 @@ def check_r(r: float) -> None:
 
 def check_num_classes(num_classes: int) -> None:
     """TAL compares classes, so there must be at least two."""
-    if not isinstance(num_classes, int) or isinstance(num_classes, bool) or num_classes < 2:
+    whole = hasattr(num_classes, "__index__") and not isinstance(num_classes, bool)  # NumPy's whole numbers too
+    if not whole or num_classes < 2:
         raise PilotTalError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")

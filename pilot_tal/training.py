@@ -133,13 +133,13 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 @contextlib.contextmanager
 def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
-    """TF32 on CUDA for every precision but fp32, forward and backward; without effect elsewhere."""
+    """TF32 on CUDA for every precision but fp32, which has none; forward and backward. No effect elsewhere."""
     check_precision(precision)
-    if device.type != "cuda" or precision == "fp32":
+    if device.type != "cuda":
         yield
         return
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
     try:
         yield
     finally:

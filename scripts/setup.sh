@@ -20,8 +20,9 @@ fi
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
 
 find_python() {
-  local candidate
-  for candidate in ${PYTHON:-python3 python python3.14 python3.13 python3.12 python3.11 python3.10}; do
+  local candidate candidates=(python3 python python3.14 python3.13 python3.12 python3.11 python3.10)
+  if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+  for candidate in "${candidates[@]}"; do
     if command -v "$candidate" >/dev/null 2>&1 && is_new_enough "$candidate"; then
       command -v "$candidate"
       return
@@ -34,6 +35,7 @@ python=$(find_python) || fail "Python 3.10 or newer is needed, but '${PYTHON:-py
 
 # A .venv of another interpreter version, or a broken or moved one, is made anew.
 if [ -d "$venv" ] && ! { [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
+  echo "setup: $venv is broken or not ours (no pip, or an old Python); making it anew"
   rm -rf "$venv"
 fi
 rm -f "$stamp"

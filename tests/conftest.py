@@ -6,6 +6,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import hypothesis
 import pytest
+import torch
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
@@ -13,5 +14,4 @@ hypothesis.settings.load_profile("repeatable")
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    torch = pytest.importorskip("torch")
     torch.set_num_threads(1)

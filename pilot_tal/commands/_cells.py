@@ -17,7 +17,7 @@ Dataset = Annotated[
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045, typer reads this form on every Python
     typer.Argument(
-        metavar="[KEY=VALUE]...",
+        metavar="KEY=VALUE",
         help="Settings, e.g. tasks=10 seeds=1993,1994 losses=ce,tal tal.lam=0.99 fidelity=fixed epochs=2 "
         "data_root=/data weights=vit.safetensors device=cuda output=runs; `pilot-tal list METHOD` names all.",
     ),
@@ -28,17 +28,18 @@ Quick = Annotated[bool, typer.Option("--quick", help="Send the whole pipeline th
 
 def run_cells(plan: Plan) -> list[Path]:
     """Runs what is not finished yet, one run after the other; images and ViT are loaded once."""
-    from pilot_tal.engine.run import Run, is_finished, load_shared, run_path
+    from pilot_tal.engine.run import Run, find_data, is_finished, load_shared, run_path
 
+    data = find_data(plan.runs[0], plan.machine)
     shared, paths = None, []
     for number, config in enumerate(plan.runs, 1):
-        path = run_path(config, plan.machine)
+        path = run_path(config, plan.machine, data)
         place = f"run {number}/{len(plan.runs)}: {path}"
         if is_finished(path):
             typer.echo(f"{place} is done", err=True)
         else:
             typer.echo(place, err=True)
-            shared = shared or load_shared(config, plan.machine)
+            shared = shared or load_shared(config, plan.machine, data)
             Run(config, plan.machine, shared).execute()
         paths.append(path)
     return paths
@@ -50,7 +51,7 @@ def show_plan(plan: Plan) -> None:
 
     from pilot_tal.engine.probe import estimate
     from pilot_tal.engine.progress import duration
-    from pilot_tal.engine.run import Run, is_finished, load_shared, run_path
+    from pilot_tal.engine.run import Run, is_finished, load_shared
 
     first = plan.runs[0]
     record = {key: value for key, value in first.record().items() if key not in ("loss", "seed")}
@@ -63,7 +64,8 @@ def show_plan(plan: Plan) -> None:
     for run in runs:
         steps = sum(run.steps(task) for task in run.tasks)
         state = "done" if run not in left else f"{steps:,} steps"
-        typer.echo(f"  {run_path(run.config, plan.machine)}: {state}")
+        typer.echo(f"  {run.path}: {state}")
     if left:
         seconds = estimate(left[0]) * len(left)
-        typer.echo(f"{len(left)} of {len(runs)} runs to do, about {duration(seconds)} (from a short probe)")
+        note = ", the alignment of MOS not counted" if first.method == "mos" else ""
+        typer.echo(f"{len(left)} of {len(runs)} runs to do, about {duration(seconds)} (from a short probe{note})")

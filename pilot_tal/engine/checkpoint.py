@@ -30,7 +30,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         file = f"{name}.{part}.safetensors"
         tensors = getattr(checkpoint, part).items()
         with atomic_path(folder / file) as temporary:  # safetensors wants whole tensors with memory of their own
-            save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors}, temporary)
+            try:
+                save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors}, temporary)
+            except SafetensorError as error:  # what safetensors makes of a full disk
+                raise PilotTalError(f"cannot write {folder / file}: {error}") from error
         files[part] = {"file": file, "sha256": checksum(folder / file)}
     write_json(folder / "latest.json", {"format": FORMAT, "tasks_done": checkpoint.tasks_done, "files": files})
     for old in folder.glob("task*.safetensors"):

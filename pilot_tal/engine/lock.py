@@ -29,9 +29,13 @@ def only_process(path: Path) -> Iterator[None]:
         if fcntl is not None:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise PilotTalError(
                     f"another process is working in {path}; wait for it, or choose other seeds or another output"
+                ) from error
+            except OSError as error:
+                raise PilotTalError(
+                    f"cannot lock {path} ({error.strerror or error}); choose an output on another file system"
                 ) from error
         yield
     finally:

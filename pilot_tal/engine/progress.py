@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from pilot_tal.errors import PilotTalError
+
 SECONDS_BETWEEN_LIVE = 0.2
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -58,8 +60,11 @@ class Progress:
         """A line that stays, also in the log."""
         self.last_line = time.monotonic()
         self.console.print(Text(f"{self.title}: {line}"), soft_wrap=True)
-        with self.log.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise PilotTalError(f"cannot write {self.log}: {error.strerror or error}") from error
 
     def doing(self, what: str) -> None:
         """Something else than training goes on."""

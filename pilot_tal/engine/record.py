@@ -26,9 +26,7 @@ class StepLog:
     def add(self, info: StepInfo) -> None:
         """Notes a step; nothing here waits for the device."""
         self.infos.append(info)
-        if hasattr(self.criterion, "negative_weights") and (
-            info.step % self.stride == 0 or info.step == self.last
-        ):
+        if hasattr(self.criterion, "negative_weights") and (info.step % self.stride == 0 or info.step == self.last):
             self.states.append((info.step, self.criterion.Q.clone(), self.criterion.negative_weights()))
 
     def step_lines(self) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from pilot_tal.engine.lock import only_process
 from pilot_tal.engine.progress import Progress
 from pilot_tal.engine.record import StepLog, extend_lines
 from pilot_tal.errors import PilotTalError
+from pilot_tal.files import read_json
 from pilot_tal.images import Batches, ImageStore, build_transforms, derive_seed
 from pilot_tal.learners import Learner, build_learner, make_config
 from pilot_tal.losses import build_loss
@@ -39,9 +40,16 @@ class Shared:
     workers: int
 
 
-def run_path(config: RunConfig, machine: Machine) -> Path:
+def resolved(config: RunConfig, data: LongTailedSet) -> dict[str, Any]:
+    """Everything that shapes a run's result, its data's checksum included: what the run's name stands for."""
+    record = config.record()
+    record["data"]["checksum"] = data.checksum
+    return record
+
+
+def run_path(config: RunConfig, machine: Machine, data: LongTailedSet) -> Path:
     """The directory of a run."""
-    name = rundir.run_name(config.dataset, config.method, config.loss, config.seed, config.record())
+    name = rundir.run_name(config.dataset, config.method, config.loss, config.seed, resolved(config, data))
     return Path(machine.output) / name
 
 
@@ -50,10 +58,10 @@ def is_finished(path: Path) -> bool:
     return (path / "result.json").is_file() and rundir.load_run(path).finished
 
 
-def load_shared(config: RunConfig, machine: Machine) -> Shared:
-    """Finds the images, loads the frozen ViT and chooses the device."""
+def find_data(config: RunConfig, machine: Machine) -> LongTailedSet:
+    """Finds the images; says what is missing."""
     options = config.data
-    data = prepare(
+    return prepare(
         config.dataset,
         machine.data_root,
         seed=options.split_seed,
@@ -66,12 +74,17 @@ def load_shared(config: RunConfig, machine: Machine) -> Shared:
         manifest=options.manifest,
         folder=options.folder,
     )
+
+
+def load_shared(config: RunConfig, machine: Machine, data: LongTailedSet | None = None) -> Shared:
+    """Finds the images, loads the frozen ViT and chooses the device."""
+    data = data or find_data(config, machine)
     device = choose_device(machine.device)
     backbone = load_backbone(config).to(device)
     store = ImageStore(data.root, data.frame["path"].tolist(), machine.cache)
     workers = machine.workers
     if workers is None:  # a CPU is busy with the ViT; a GPU waits for images
-        workers = 0 if device.type == "cpu" else min(8, torch.get_num_threads())
+        workers = min(8, torch.get_num_threads()) if device.type == "cuda" else 0
     return Shared(data, backbone, store, device, workers)
 
 
@@ -92,8 +105,8 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
     device = torch.device(name)
-    if not available[device.type]:
-        raise PilotTalError(f"device={name}: this machine has no {device.type}; use device=cpu or device=auto")
+    if not available[device.type] or (device.index or 0) >= max(1, torch.cuda.device_count()):
+        raise PilotTalError(f"device={name}: this machine has no {name}; use device=cpu or device=auto")
     return device
 
 
@@ -102,7 +115,7 @@ class Run:
 
     def __init__(self, config: RunConfig, machine: Machine, shared: Shared):
         self.config, self.shared = config, shared
-        self.path = run_path(config, machine)
+        self.path = run_path(config, machine, shared.data)
         frame, names = shared.data.frame, shared.data.class_names
         self.order = class_order(len(names), config.seed)
         new_label = np.argsort(self.order)
@@ -137,13 +150,9 @@ class Run:
         with only_process(self.path):
             if is_finished(self.path):
                 return self.path
-            environment = describe(
-                str(self.shared.device),
-                self.shared.backbone.checksum,
-                self.shared.data.checksum,
-                self.shared.data.law,
-            )
-            rundir.write_run(self.path, self.info, self.config.record(), environment)
+            for left in self.path.rglob(".*.tmp"):  # of a process that was killed while writing
+                left.unlink()
+            rundir.write_run(self.path, self.info, resolved(self.config, self.shared.data), self._environment())
             torch.manual_seed(derive_seed("build", self.config.seed))
             learner = self.build()
             checkpoint = load_checkpoint(self.path / "checkpoint")
@@ -156,6 +165,16 @@ class Run:
             self._write_result(len(self.tasks))
             drop_cache(self.path / "checkpoint")
         return self.path
+
+    def _environment(self) -> dict[str, Any]:
+        """Where the run happens; a resumed run keeps where it began and adds where it went on."""
+        shared = self.shared
+        here = describe(str(shared.device), shared.backbone.checksum, shared.data.checksum, shared.data.law)
+        file = self.path / "environment.json"
+        if not file.is_file():
+            return {**here, "resumed": []}
+        began = read_json(file)
+        return {**began, "resumed": [*began.get("resumed", []), here]}
 
     def train_batches(self, task: TaskInfo) -> Batches:
         """Training images of a task, with random crops."""
@@ -211,9 +230,7 @@ class Run:
             learner,
             criterion,
             task,
-            batches.epochs(
-                settings.tuned_epoch, derive_seed(config.seed, task.index), settings.drop_last, self.limit
-            ),
+            batches.epochs(settings.tuned_epoch, derive_seed(config.seed, task.index), settings.drop_last, self.limit),
             epochs=settings.tuned_epoch,
             config=settings,
             device=device,
@@ -229,9 +246,7 @@ class Run:
         correct = float((true == pred).float().mean()) if len(true) else 0.0
         progress.say(f"{place} done, {task.stop} classes seen, accuracy {100 * correct:.2f} %")
 
-    def _save_task(
-        self, learner: Learner, task: TaskInfo, log: StepLog, true: np.ndarray, pred: np.ndarray
-    ) -> None:
+    def _save_task(self, learner: Learner, task: TaskInfo, log: StepLog, true: np.ndarray, pred: np.ndarray) -> None:
         paths = self.shared.store.paths
         images = [paths[index] for label in range(task.stop) for index in self.test[label]]
         rundir.write_predictions(self.path, task.index, images, true, pred)
@@ -265,14 +280,6 @@ class Run:
         labels = [label for label in range(first, stop) for _ in images[label]]
         shared = self.shared
         return Batches(shared.store, indices, labels, transform, self.settings.batch_size, shared.workers)
-
-
-def execute(config: RunConfig, machine: Machine, shared: Shared | None = None) -> Path:
-    """Runs (or goes on with) one run and gives its directory; a finished run is left alone."""
-    path = run_path(config, machine)
-    if is_finished(path):
-        return path
-    return Run(config, machine, shared or load_shared(config, machine)).execute()
 
 
 def _by_label(labels: np.ndarray, chosen: np.ndarray, limit: int | None = None) -> list[list[int]]:

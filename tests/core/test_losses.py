@@ -61,6 +61,10 @@ CASES = [
 ]
 
 
+def test_every_loss_has_a_plain_loop():
+    assert {name for name, _ in CASES} | {"tal"} == set(LOSSES)  # TAL's is Algorithm 1, in test_tal.py
+
+
 @pytest.mark.parametrize(("name", "options"), CASES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_equals_a_plain_loop(name, options, dtype):

@@ -74,5 +74,5 @@ def test_folders_without_runs_are_refused(tmp_path):
         find_runs([tmp_path / "nowhere"])
     with pytest.raises(PilotTalError, match="no runs found"):
         find_runs([tmp_path])
-    with pytest.raises(PilotTalError, match="has no run.json"):
+    with pytest.raises(PilotTalError, match=r"has no run\.json"):
         load_run(tmp_path)

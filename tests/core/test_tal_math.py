@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -53,6 +54,10 @@ def test_steady_state_agrees_with_exact_bisection():
             middle = (low + high) / 2
             low, high = (middle, high) if (1 - p) * middle**r + middle - p < 0 else (low, middle)
         assert steady_state(classes, r) == pytest.approx(float(low), rel=1e-12)
+
+
+def test_numpy_numbers_are_whole_numbers():
+    assert alignment_factor(np.int64(5)) == pytest.approx(9)
 
 
 @pytest.mark.parametrize("classes", [1, 0, -3, 2.5, True, "ten"])

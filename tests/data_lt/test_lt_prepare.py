@@ -127,8 +127,7 @@ def test_food_uses_the_official_lists_in_both_layouts(tmp_path):
     for result in (one, two):
         names = ["/".join(path.split("/")[-2:]).removesuffix(".jpg") for path in result.frame.path]
         assert all(
-            name in (train if split == "train" else test)
-            for name, split in zip(names, result.frame.split, strict=True)
+            name in (train if split == "train" else test) for name, split in zip(names, result.frame.split, strict=True)
         )
     assert one.law["train"] == sum(Recipe(n_max=750, n_min=5).quotas(3)) and one.law["test"] == 75
     again = prepare("food101_lt", roots[0] / "food-101/images", classes="present")
@@ -160,9 +159,7 @@ def test_present_classes_follow_the_law_of_as_many_classes(tmp_path):
     assert result.class_names == sorted(chosen) and set(result.frame.label) == set(range(5))
     counts = result.frame[result.frame.split == "train"].label.value_counts()
     assert sorted(counts, reverse=True) == Recipe(n_max=40, n_min=2).quotas(5)
-    with pytest.raises(
-        MissingImages, match=r"195 of the 200 classes .*--download.*classes=present .*the 5 classes"
-    ):
+    with pytest.raises(MissingImages, match=r"195 of the 200 classes .*--download.*classes=present .*the 5 classes"):
         prepare("cub_lt", root)
     with pytest.raises(MissingImages, match="195 of the 200 classes"):
         prepare("cub_lt", root, seed=3)
@@ -351,9 +348,7 @@ def test_a_set_that_makes_its_images_keeps_its_official_parts(tmp_path, monkeypa
     write_files(tmp_path, [f"other {k}/x.jpg" for k in range(9)])  # another dataset in the same data root
     result = prepare("toy_lt", tmp_path)
     assert result.root == tmp_path / "toy" and result.card is card
-    assert all(
-        path.startswith(f"{split}/") for path, split in zip(result.frame.path, result.frame.split, strict=True)
-    )
+    assert all(path.startswith(f"{split}/") for path, split in zip(result.frame.path, result.frame.split, strict=True))
     assert len(result.frame) == result.law["train"] + 6
 
 
@@ -369,9 +364,7 @@ def test_linked_classes_and_images_are_welcome(tmp_path):
 
 
 def test_wrong_names_and_roots_without_the_dataset(tmp_path):
-    with pytest.raises(
-        PilotTalError, match=r"new does not exist: .*build food101_lt --download --data-root .*new$"
-    ):
+    with pytest.raises(PilotTalError, match=r"new does not exist: .*build food101_lt --download --data-root .*new$"):
         prepare("food101_lt", tmp_path / "new")
     with pytest.raises(PilotTalError, match="did you mean 'imagenetr_lt'"):
         prepare("imagenet_lt", tmp_path)

@@ -1,10 +1,12 @@
 """key=value settings: what they mean and what is refused at once."""
 
 import pytest
+from tiny import command
 
 from pilot_tal.config import all_keys, make_plan
 from pilot_tal.errors import PilotTalError
 from pilot_tal.learners import METHODS
+from pilot_tal.losses import LOSSES
 
 
 def test_defaults_are_the_papers():
@@ -60,6 +62,13 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
         ("l2p", "cub_lt", "focal.gamma=1", "focal.gamma is set, but focal is not among the losses"),
         ("l2p", "cub_lt", "fidelity=exact", "unknown fidelity 'exact'"),
         ("l2p", "cub_lt", "device=gpu", "unknown device 'gpu'"),
+        ("l2p", "cub_lt", "device=cuda:abc", "cuda:NUMBER, got 'cuda:abc'"),
+        ("l2p", "cub_lt", "device=auto:0", "cuda:NUMBER, got 'auto:0'"),
+        ("l2p", "cub_lt", "precision=fp99", "unknown precision 'fp99'"),
+        ("l2p", "cub_lt", "transform=pilots", "unknown transform 'pilots'"),
+        ("l2p", "cub_lt", "init_lr=inf", "init_lr must be finite, got inf"),
+        ("l2p", "cub_lt", "shape=nan", "shape must be finite, got nan"),
+        ("l2p", "cub_lt", "init_milestones=2024-13-45", "cannot be read"),
         ("l2p", "cub_lt", "cache=yes", "unknown cache 'yes'"),
         ("l2p", "cub_lt", "tasks=five", "tasks must be a whole number, got 'five'"),
         ("l2p", "cub_lt", "tasks=", "tasks has no value"),
@@ -79,7 +88,14 @@ def test_what_is_wrong_is_refused_at_once_with_the_nearest_name(method, dataset,
         make_plan(method, dataset, [item])
 
 
+def test_one_and_one_point_zero_are_one_run():
+    one, other = (make_plan("l2p", "cub_lt", [f"tal.r={r}"]).runs[1] for r in ("1", "1.0"))
+    assert one.record() == other.record()
+
+
 def test_a_key_given_twice_is_refused():
+    with pytest.raises(PilotTalError, match="give both, or tasks alone"):
+        make_plan("l2p", "cub_lt", ["tasks=5", "init_cls=20", "increment=20"])
     with pytest.raises(PilotTalError, match="tasks is given twice"):
         make_plan("l2p", "cub_lt", ["tasks=5", "tasks=6"])
     with pytest.raises(PilotTalError, match="give seed or seeds, not both"):
@@ -101,4 +117,11 @@ def test_the_record_follows_what_is_in_a_weights_file(tmp_path):
 def test_every_listed_key_is_taken(method):
     keys = all_keys(method)
     assert len(keys) == len(set(keys))
-    assert "tal.lam" in keys and "epochs" in keys and "batch_size" in keys
+    status, printed = command("list", method)
+    assert status == 0
+    defaults = dict(line.split("=", 1) for line in printed.splitlines())
+    assert set(defaults) == set(keys) - {"loss", "seed"}
+    losses = f"losses={','.join(LOSSES)}"
+    for key, value in defaults.items():
+        if value and key != "losses":
+            make_plan(method, "cub_lt", [f"{key}={value}", losses])

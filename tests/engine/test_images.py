@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from tiny import make_images
 
+from pilot_tal import images
 from pilot_tal.errors import PilotTalError
 from pilot_tal.images import Batches, ImageStore, build_transforms, derive_seed
 
@@ -88,6 +89,25 @@ def test_a_broken_image_is_named(folder, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\nno picture")
     with pytest.raises(PilotTalError, match=r"cannot read the image .*bad\.png"):
         ImageStore(tmp_path, ["bad.png"])[0]
+
+
+def test_a_broken_image_in_a_worker_is_one_sentence(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    transform = build_transforms("pilot", 32)[1]
+    broken = Batches(ImageStore(tmp_path, ["bad.png"], "off"), [0], [0], transform, 1, workers=1)
+    with pytest.raises(PilotTalError) as caught:
+        list(broken.in_order())
+    assert str(caught.value).startswith("cannot read the image") and "\n" not in str(caught.value)
+
+
+def test_free_memory_respects_a_container(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "CGROUP", tmp_path)
+    machine = images.free_memory()
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    assert images.free_memory() == 3000 < machine
+    (tmp_path / "memory.max").write_text("max\n")
+    assert images.free_memory() > 3000
 
 
 def test_unknown_transform_is_refused():

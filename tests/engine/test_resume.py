@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,10 +12,9 @@ import torch
 from safetensors.torch import load_file
 from tiny import command, make_images, process, result_files, settings
 
-from pilot_tal.engine import checkpoint as checkpoints
 from pilot_tal.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pilot_tal.errors import PilotTalError
-from pilot_tal.rundir import find_runs
+from pilot_tal.rundir import find_runs, load_run
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ METHODS = [
 
 @pytest.mark.parametrize(("method", "fidelity"), METHODS)
 def test_resumed_equals_uninterrupted(method, fidelity, images, tmp_path, monkeypatch):
-    """Breaks in the middle of each task's training and after each file that is written."""
+    """Breaks before one file after the other is put in its place."""
     wanted = ["tasks=3", "batch_size=5", "loss=tal", f"fidelity={fidelity}"]
     arguments = ("run", method, "folder_lt")
     assert command(*arguments, *settings(images, tmp_path / "whole", *wanted), "--quick")[0] == 0
@@ -76,10 +77,12 @@ def test_killed_at_random_moments(images, tmp_path):
     assert command(*arguments, *settings(images, tmp_path / "whole", *wanted))[0] == 0
     (whole,) = find_runs([tmp_path / "whole"])
     moments = random.Random(0)
-    for _ in range(2):
+    for done in (1, 2):
         started = process(*arguments, *settings(images, tmp_path / "killed", *wanted))
-        started.stdout.readline()  # the run has begun
-        time.sleep(moments.uniform(0.1, 3.0))
+        for line in started.stdout:
+            if f"task {done}/3 done" in line:
+                break
+        time.sleep(moments.uniform(0.0, 0.2))
         started.send_signal(signal.SIGKILL)
         started.wait()
         started.stdout.close()
@@ -88,22 +91,30 @@ def test_killed_at_random_moments(images, tmp_path):
     assert finished.returncode == 0, printed
     (killed,) = find_runs([tmp_path / "killed"])
     assert result_files(killed) == result_files(whole)
+    assert "resumed after task" in (killed / "log.txt").read_text()
+    assert len(load_run(killed).environment["resumed"]) == 2
 
 
 def some_state(value):
     return Checkpoint(int(value), {"a": torch.full((3,), value)}, {"b": torch.full((2,), value)})
 
 
-def test_a_full_disk_is_said_and_the_last_checkpoint_still_loads(tmp_path, monkeypatch):
+NO_ROOM = """
+import resource, signal, sys
+from pathlib import Path
+import torch
+from pilot_tal.engine.checkpoint import Checkpoint, save_checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+save_checkpoint(Path(sys.argv[1]), Checkpoint(2, {"a": torch.zeros(5000)}, {}))
+"""
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_still_loads(tmp_path):
+    """A real limit on what may be written, in a process of its own."""
     save_checkpoint(tmp_path, some_state(1.0))
-
-    def full(tensors, path):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_file", full)
-        with pytest.raises(PilotTalError, match=r"cannot write .*task01.*: No space left on device"):
-            save_checkpoint(tmp_path, some_state(2.0))
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(tmp_path)], capture_output=True, text=True)
+    assert "PilotTalError: cannot write" in done.stderr.splitlines()[-1] and "task01" in done.stderr
     assert load_checkpoint(tmp_path).tasks_done == 1
     assert load_checkpoint(tmp_path).learner["a"].tolist() == [1.0] * 3
     assert not list(tmp_path.glob(".*tmp"))

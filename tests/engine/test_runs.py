@@ -72,6 +72,13 @@ def test_one_task_one_class_a_task_and_unequal_tasks(sizes, images, tmp_path):
         assert status == 0, printed
 
 
+def test_other_images_are_another_run(images, tmp_path):
+    other = make_images(tmp_path / "other photos", images=12)
+    for root in (images, other):
+        assert command("run", "lae", "folder_lt", *settings(root, tmp_path / "runs"), "--quick")[0] == 0
+    assert len(find_runs([tmp_path / "runs"])) == 2
+
+
 def test_dry_run_prints_the_plan_and_writes_nothing(images, tmp_path):
     wanted = settings(images, tmp_path / "runs", "seeds=1,2")
     status, printed = command("compare", "l2p", "folder_lt", *wanted, "--dry-run")
