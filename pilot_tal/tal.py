@@ -204,7 +204,7 @@ class TAL(nn.Module):
         strength, shift = eager.strength, eager.shift
         weight = tal_math.negative_weight(strength, self.lam, self.r)
         shift[...] = tal_math.log_weights(weight, self.eps)
-        shift[eager.rows, labels] = -self._log_alpha
+        eager.flat_shift[eager.row_starts + labels] = -self._log_alpha  # the true class of each row
         loss = F.cross_entropy(logits + eager.shift_tensor, targets, reduction=self.reduction)
         if self.training:
             if self.accumulate == 1 and not _several_processes():
@@ -317,7 +317,8 @@ class _Eager:
         self.strength = strength.numpy()
         self.shift_tensor = torch.empty(shape, dtype=strength.dtype)
         self.shift = self.shift_tensor.numpy()
-        self.rows = np.arange(shape[0])
+        self.flat_shift = self.shift.reshape(-1)
+        self.row_starts = np.arange(shape[0]) * shape[1]
 
 
 def _bincount(labels: np.ndarray, classes: int) -> np.ndarray | None:

@@ -106,7 +106,8 @@ def updated_strength(
     acts only for r < 1 or λ < 1/2, where the paper's proof of Q ≥ 0 does not hold.
     """
     negatives = weight if share == 1.0 else weight * share
-    moved = (negatives + 1.0) * positives  # N_p/N − N_n/N·w = N_p·(1 + w)/N − w, as N_n = N − N_p
+    moved = negatives + 1.0  # N_p/N − N_n/N·w = N_p·(1 + w)/N − w, as N_n = N − N_p
+    moved *= positives
     moved *= 1.0 / total
     moved += strength
     moved -= negatives
