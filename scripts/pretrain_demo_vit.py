@@ -31,22 +31,13 @@ import pilot_tal._torchvision  # noqa: F401  (before timm)
 from data_lt.demo import CHARACTERS, demo_list, demo_picture
 from data_lt.glyphs import TRAIN_FONTS, covered, draw, glyph, paint, pose
 from pilot_tal.demo_vit import DEMO_VIT, demo_vit_path
+from pilot_tal.errors import PilotTalError
 from pilot_tal.files import atomic_path, checksum, write_json
 
 LOOKALIKE = 0.86  # cosine between blurred shapes from which a character is too close to one of the demo's
 SAME_SHAPE = 0.92  # ... and from which two pretraining characters count as one
 MIN_FONTS = 8  # a character must be in so many of the 12 training fonts
-KINDS = (
-    "Lu",
-    "Ll",
-    "Lo",
-    "Nd",
-    "No",
-    "Po",
-    "Sc",
-    "Sm",
-    "So",
-)  # Unicode categories that have a shape of their own
+KINDS = ("Lu", "Ll", "Lo", "Nd", "No", "Po", "Sc", "Sm", "So")  # Unicode categories with shapes of their own
 CHOICE = ""
 CONSOLE = Console()
 OUTPUT = demo_vit_path()
@@ -292,11 +283,11 @@ def cpu_seconds() -> float:
 def pretrain(settings: Settings, characters: list[str], output: Path) -> None:
     """Trains on everything, writes weights and log."""
     started, cpu = time.monotonic(), cpu_seconds()
-    model = new_vit(len(characters), settings.seed)
-    history = train(model, characters, TRAIN_FONTS, settings)
-    seconds, cpu = time.monotonic() - started, cpu_seconds() - cpu
-    tensors = backbone_tensors(model)
-    with atomic_path(output) as temporary:
+    with atomic_path(output) as temporary:  # opened now: better no training than one that cannot be kept
+        model = new_vit(len(characters), settings.seed)
+        history = train(model, characters, TRAIN_FONTS, settings)
+        seconds, cpu = time.monotonic() - started, cpu_seconds() - cpu
+        tensors = backbone_tensors(model)
         save_file(tensors, temporary, metadata={"format": "pt", "architecture": json.dumps(DEMO_VIT)})
     pictures = demo_tensors("train"), demo_tensors("test")
     random = [nearest_class_mean(new_vit(0, seed), *pictures) for seed in range(3)]
@@ -328,10 +319,10 @@ def pretrain(settings: Settings, characters: list[str], output: Path) -> None:
 
 def main(
     check: bool = typer.Option(False, "--validate", help="Hold out characters and fonts, report, write nothing."),
-    steps: int = typer.Option(Settings.steps, help="Optimizer steps."),
-    lr: float = typer.Option(Settings.lr, help="Peak learning rate."),
-    ink_weight: float = typer.Option(Settings.ink_weight, help="Weight of the second task, finding the ink."),
-    threads: int = typer.Option(2, help="Threads; another number gives other last digits."),
+    steps: int = typer.Option(Settings.steps, min=10, help="Optimizer steps."),
+    lr: float = typer.Option(Settings.lr, min=0, help="Peak learning rate."),
+    ink_weight: float = typer.Option(Settings.ink_weight, min=0, help="Weight of the second task, finding the ink."),
+    threads: int = typer.Option(2, min=1, help="Threads; another number gives other last digits."),
     output: Path = typer.Option(OUTPUT, help="The weights' file; the log goes beside it."),  # noqa: B008
 ) -> None:
     """Pretrains the demo's ViT on characters that are not in the demo."""
@@ -346,4 +337,7 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except PilotTalError as error:
+        sys.exit(f"error: {error}")
