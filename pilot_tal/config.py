@@ -116,14 +116,20 @@ def make_plan(method: str, dataset: str, items: Iterable[str] = (), quick: bool 
     losses, seeds = _losses_and_seeds(values)
     options = _loss_options(values, losses)
     machine = _machine(values)
-    base = {**dataset_defaults(dataset, method), **_typed(values, _RUN_KEYS)}
+    defaults = dict(dataset_defaults(dataset, method))
+    epochs = defaults.pop("epochs", None)
+    if quick:
+        epochs = QUICK_EPOCHS
+    if epochs is not None:
+        values.setdefault("epochs", str(epochs))
+    base = {**defaults, **_typed(values, _RUN_KEYS)}
     data = DataConfig(**_typed(values, _types(DataConfig)))
     _known("fidelity", base.get("fidelity", "pilot"), FIDELITIES)
     _known("transform", base["transform"], TRANSFORMS)
     _known("precision", base.get("precision", "fp32"), PRECISIONS)
     if ("init_cls" in base) != ("increment" in base) or {"init_cls", "tasks"} <= base.keys():
         raise PilotTalError("init_cls and increment go together; give both, or tasks alone")
-    settings = _method_settings(method, dataset, values, quick)
+    settings = _method_settings(method, dataset, values)
     runs = [
         RunConfig(method, dataset, loss, seed, quick=quick, data=data, settings=settings, loss_options=chosen, **base)
         for seed in seeds
@@ -244,14 +250,12 @@ def _machine(values: dict[str, str]) -> Machine:
     return replace(machine, data_root=root)
 
 
-def _method_settings(method: str, dataset: str, values: dict[str, str], quick: bool) -> dict[str, Any]:
+def _method_settings(method: str, dataset: str, values: dict[str, str]) -> dict[str, Any]:
     """What is left must be settings of the method, under LAMDA-PILOT's names; `epochs` is its `tuned_epoch`."""
     from pilot_tal.learners import config_dict, load_method_config
 
     if "epochs" in values:
         values["tuned_epoch"] = values.pop("epochs")
-    elif quick:
-        values["tuned_epoch"] = str(QUICK_EPOCHS)
     known = set(all_keys(method)) | {"tuned_epoch"}
     for key in values:
         if key not in known:

@@ -25,7 +25,10 @@ def test_dataset_and_method_decide_what_differs():
     assert make_plan("l2p", "imagenetr_lt").runs[0].settings["batch_size"] == 32
     assert make_plan("coda_prompt", "imagenetr_lt").runs[0].transform == "coda"
     assert make_plan("coda_prompt", "cub_lt").runs[0].transform == "pilot"
-    assert make_plan("lae", "demo_lt").runs[0].backbone == "demo_vit"
+    demo = make_plan("lae", "demo_lt").runs[0]
+    assert (demo.backbone, demo.settings["tuned_epoch"]) == ("demo_vit", 12)
+    assert make_plan("lae", "demo_lt", ["epochs=3"]).runs[0].settings["tuned_epoch"] == 3
+    assert make_plan("lae", "demo_lt", quick=True).runs[0].settings["tuned_epoch"] == 2
 
 
 def test_everything_can_be_overridden():
