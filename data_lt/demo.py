@@ -154,7 +154,10 @@ def _identity(seed: int) -> dict[str, str | int]:
 
 def _check_info(folder: Path, seed: int) -> None:
     """Refuses a folder that holds other pictures than those asked for."""
-    info, wanted = read_json(folder / "info.json"), _identity(seed)
+    try:
+        info, wanted = read_json(folder / "info.json"), _identity(seed)
+    except PilotTalError as error:
+        raise PilotTalError(f"{error}; remove the folder {folder} to have it drawn anew") from error
     found = {key: info.get(key) for key in wanted} if isinstance(info, dict) else info
     if found != wanted:
         raise PilotTalError(

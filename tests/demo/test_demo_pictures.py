@@ -155,7 +155,7 @@ def test_errors_name_what_is_wrong(built, tmp_path):
     with pytest.raises(PilotTalError, match=r"cannot write .*file/demo_lt"):
         build_demo(tmp_path / "file")
     (tmp_path / "demo_lt").mkdir()
-    with pytest.raises(PilotTalError, match=r"cannot read .*info\.json"):
+    with pytest.raises(PilotTalError, match=r"cannot read .*info\.json.*; remove the folder"):
         build_demo(tmp_path)
     with pytest.raises(PilotTalError, match="the font 'Comic' is missing"):
         draw("A", "Comic", np.random.default_rng(0))
