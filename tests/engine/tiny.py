@@ -41,6 +41,7 @@ def make_images(root: Path, classes: int = CLASSES, images: int = 9) -> Path:
 def settings(root: Path, output: Path, *more: str) -> list[str]:
     """The tiny settings with others in place of theirs."""
     given = {item.split("=")[0] for item in more}
+    given |= {"tasks"} if "init_cls" in given else set()
     return [
         *(item for item in TINY if item.split("=")[0] not in given),
         f"data_root={root}",
