@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_frozen_features_are_three_times_as_good_as_random_ones(pretraining, pic
     assert 0.3 < pretrained < 0.95  # neither hopeless nor solved before anything is learned
 
 
-def test_pretraining_saw_none_of_the_demos_characters_and_fonts(characters, log):
+def test_pretraining_saw_none_of_the_demos_characters_and_fonts(pretraining, characters, log):
     assert log["characters"] == "".join(characters) and len(set(characters)) == len(characters) > 300
     assert tuple(log["fonts"]) == TRAIN_FONTS and not set(TRAIN_FONTS) & set(TEST_FONTS)
 
@@ -82,6 +83,7 @@ def test_pretraining_saw_none_of_the_demos_characters_and_fonts(characters, log)
     assert not bare & {*CHARACTERS, *(char.swapcase() for char in CHARACTERS)}
     for look_alike in "ВНКМТХаегуΑΒΕΗΚΜΤΧПГФÄéɡƁ":
         assert look_alike not in characters, look_alike
+    assert log["settings"] == asdict(pretraining.Settings()) and log["choice_of_settings"] == pretraining.CHOICE
     assert log["seconds"] > 0 and log["cpu_seconds"] <= 2 * 1800 and log["threads"] == 2
 
 
