@@ -1,6 +1,8 @@
-"""Algorithm 1 of the paper in plain Python, one line after the other: slow, literal, float64."""
+"""Algorithm 1 of the paper in plain Python, one line after the other: slow, literal, float64. And streams for it."""
 
 import math
+
+import torch
 
 
 class Oracle:
@@ -31,3 +33,12 @@ class Oracle:
             negatives = N_n / N * s[k] / (C - 1 if self.update == "normalized" else 1)
             self.Q[k] = max(0.0, self.lam * (self.Q[k] + N_p / N - negatives))
         return loss, grad
+
+
+def stream(classes, batch, steps, seed=0, dtype=torch.float64, tailed=False):
+    """Random logits and labels; with `tailed`, low classes are common."""
+    generator = torch.Generator().manual_seed(seed)
+    share = torch.arange(classes, 0, -1.0) ** 2 if tailed else torch.ones(classes)
+    for _ in range(steps):
+        logits = 3 * torch.randn(batch, classes, generator=generator, dtype=dtype)
+        yield logits.requires_grad_(), torch.multinomial(share, batch, replacement=True, generator=generator)

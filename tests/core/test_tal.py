@@ -1,31 +1,19 @@
 """TAL against Algorithm 1, its properties, its state and what it refuses."""
 
 import copy
-import gc
-import pickle
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
-from tal_oracle import Oracle
+from tal_oracle import Oracle, stream
 
 from pilot_tal import TAL
 from pilot_tal.errors import PilotTalError
 from pilot_tal.task import TaskInfo
 
 torch.manual_seed(0)
-
-
-def stream(classes, batch, steps, seed=0, dtype=torch.float64, tailed=False):
-    """Random logits and labels; with `tailed`, low classes are common."""
-    generator = torch.Generator().manual_seed(seed)
-    share = torch.arange(classes, 0, -1.0) ** 2 if tailed else torch.ones(classes)
-    for _ in range(steps):
-        logits = 3 * torch.randn(batch, classes, generator=generator, dtype=dtype)
-        yield logits.requires_grad_(), torch.multinomial(share, batch, replacement=True, generator=generator)
 
 
 @pytest.fixture(params=["numpy", "masked"])
@@ -372,32 +360,3 @@ def test_large_finite_logits_are_not_mistaken_for_infinite_ones():
 def test_a_floor_above_the_calibrated_weight_is_said():
     with pytest.warns(UserWarning, match="eps=1e-08 lies above the calibrated weight"):
         TAL(1000, r=4.0)
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_no_memory_grows_with_the_steps(accumulate):
-    tal = TAL(50, accumulate=accumulate)
-    (batch,) = stream(50, 16, 1, dtype=torch.float32)
-    kept = set()
-    for step in range(1, 41):
-        tal(*batch).backward()
-        if step % 10 == 0:
-            gc.collect()
-            arrays = [o for o in gc.get_objects() if type(o) in (torch.Tensor, np.ndarray)]
-            kept.add((len(arrays), sum(array.nbytes for array in arrays)))
-            del arrays
-    assert len(kept) == 1
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda tal: pickle.loads(pickle.dumps(tal))])
-def test_a_copy_goes_on_alike_and_apart(copied):
-    tal = TAL(7)
-    for logits, targets in stream(7, 8, 10, dtype=torch.float32):
-        tal(logits, targets)
-    twin = copied(tal)
-    before = tal.Q.clone()
-    rest = list(stream(7, 8, 5, seed=4, dtype=torch.float32))
-    own = [twin(logits, targets).item() for logits, targets in rest]
-    assert torch.equal(tal.Q, before) and tal.updates == 10
-    assert own == [tal(logits, targets).item() for logits, targets in rest]
-    assert torch.equal(twin.Q, tal.Q) and twin.updates == tal.updates == 15
