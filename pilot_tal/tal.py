@@ -127,8 +127,7 @@ class TAL(nn.Module):
             return self._forward_on_cpu(logits, targets)
         self._check_shapes(logits, targets)
         if self.validate and not torch.compiler.is_compiling():
-            _check_finite(logits)
-            self._check_range(targets)
+            return self._forward_checked(logits, targets)
         return self._forward_masked(logits, targets)
 
     @torch.no_grad()
@@ -139,15 +138,15 @@ class TAL(nn.Module):
         if _several_processes():
             dist.all_reduce(tally)
         positives, total = tally[:-1], tally[-1]
-        weight = tal_math.negative_weight(self.Q, self.lam, self.r)
-        moved = tal_math.updated_strength(self.Q, weight, positives, total.clamp(min=1), self.lam, self._share)
+        weight = tal_math.negative_weight(self.Q, self.max_strength, self.r)
+        moved = tal_math.updated_strength(self.Q, weight, positives / total.clamp(min=1), self.lam, self._share)
         self.Q.copy_(torch.where(total > 0, moved, self.Q))
         self._updates.add_(total > 0)
 
     def negative_weights(self) -> Tensor:
         """α·w for each class: what its logit weighs as a negative, against 1 in cross-entropy."""
-        log_weight = tal_math.log_weights(tal_math.negative_weight(self.Q, self.lam, self.r), self.eps)
-        return (log_weight + self._log_alpha).exp_()
+        weight = tal_math.negative_weight(self.Q, self.max_strength, self.r)
+        return tal_math.log_weights(weight, self._log_alpha, self.eps).exp_()
 
     def calibration(self) -> float:
         """Mean α·w over the classes: near 0 after a zero start, 1 once a balanced stream has settled."""
@@ -188,42 +187,51 @@ class TAL(nn.Module):
 
     def _forward_on_cpu(self, logits: Tensor, targets: Tensor) -> Tensor:
         """As `_forward_masked`, eager and with NumPy: on vectors this short the calls are the cost."""
-        eager = self._eager
-        if logits.shape != eager.shape or targets.shape != eager.batch or eager.owner is not self.Q:
+        eager, Q = self._eager, self._buffers["Q"]  # self.Q would go through nn.Module's slow search
+        key = logits.shape, targets.shape, logits.dtype, targets.dtype, self.lam, self.eps, self.alpha
+        if key != eager.key or Q is not eager.owner:
             self._check_shapes(logits, targets)
-            eager.prepare(logits.shape, self.Q)
-        if targets.dtype != torch.int64 or not logits.is_floating_point():
-            self._check_shapes(logits, targets)
-        if self.validate is not False:
+            if logits.dtype not in (torch.float32, torch.float64):  # what NumPy computes with
+                return self._forward_checked(logits, targets)
+            eager.prepare(key, Q, self._log_alpha)
+        values, labels = logits.detach().numpy(), targets.numpy()
+        # The sum of the squares is NumPy's quickest. It is finite unless a value is not, or it overflows.
+        if self.validate is not False and not math.isfinite(np.vdot(values, values)):
             _check_finite(logits)
-        labels = targets.numpy()
-        counts = _bincount(labels, eager.shape[1])
-        if counts is None or not labels.size or self.ignore_index >= 0:
-            self._check_range(targets)
-            return self._forward_masked(logits, targets)
-        strength, shift = eager.strength, eager.shift
-        weight = tal_math.negative_weight(strength, self.lam, self.r)
-        shift[...] = tal_math.log_weights(weight, self.eps)
-        eager.flat_shift[eager.row_starts + labels] = -self._log_alpha  # the true class of each row
-        loss = F.cross_entropy(logits + eager.shift_tensor, targets, reduction=self.reduction)
+        rate = _positive_rate(labels, eager)
+        if rate is None or self.ignore_index >= 0:
+            return self._forward_checked(logits, targets)
+        strength, true = eager.strength, eager.row_starts + labels
+        weight = tal_math.negative_weight(strength, eager.max_strength, self.r)
+        tal_math.log_weights(weight, eager.log_alpha, eager.eps, eager.shift)
+        shifted = logits + eager.shift_tensor
+        # The true class's logit stays as it is. Autograd need not know: the gradient of the sum is 1 either way.
+        shifted.detach().numpy().put(true, values.take(true))
+        loss = F.cross_entropy(shifted, targets, reduction=self.reduction)
         if self.training:
             if self.accumulate == 1 and not _several_processes():
-                strength[:] = tal_math.updated_strength(strength, weight, counts, labels.size, self.lam, self._share)
+                tal_math.updated_strength(strength, weight, rate, eager.lam, self._share, eager.zero, strength)
                 eager.updates += 1
             else:
-                self._tally(torch.from_numpy(counts), torch.tensor(labels.size))
+                self._tally(targets.bincount(minlength=strength.size), torch.tensor(labels.size))
         return loss
+
+    def _forward_checked(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """As `_forward_masked`, after a look at every value."""
+        if self.validate is not False:
+            _check_finite(logits)
+        self._check_range(targets)
+        return self._forward_masked(logits, targets)
 
     def _forward_masked(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Any device, any mix of rows to ignore, and no look at a value that would wait for the device."""
-        weight = tal_math.negative_weight(self.Q, self.lam, self.r)
+        weight = tal_math.negative_weight(self.Q, self.max_strength, self.r)
         valid = targets != self.ignore_index
         total = valid.sum()
         loss = tal_math.tal_loss(
             logits,
             torch.where(valid, targets, -100),
-            tal_math.log_weights(weight, self.eps),
-            self._log_alpha,
+            tal_math.log_weights(weight, self._log_alpha, self.eps),
             "none" if self.reduction == "none" else "sum",
         )
         if self.reduction == "mean":
@@ -299,35 +307,41 @@ class TAL(nn.Module):
 
 
 class _Eager:
-    """What eager calls on the CPU keep: a step count, and for batches of one shape NumPy views and a shift.
+    """What eager calls on the CPU keep: a step count, and for batches of one shape what NumPy needs.
 
+    That is views, room for the shift, and the constants as arrays: a Python number is converted anew in each call.
     The shift is added to the logits; a sum keeps no tensor for its backward pass, so one shift serves all calls.
     """
 
     def __init__(self, updates: int = 0):
         self.updates = updates
-        self.shape = self.batch = self.owner = None
+        self.key = self.owner = None
 
     def __reduce__(self):
         return _Eager, (self.updates,)  # a copy must not view the memory of the original
 
-    def prepare(self, shape: torch.Size, strength: Tensor) -> None:
-        """Views and room for batches of this shape."""
-        self.shape, self.batch, self.owner = shape, shape[:1], strength
-        self.strength = strength.numpy()
-        self.shift_tensor = torch.empty(shape, dtype=strength.dtype)
+    def prepare(self, key: tuple, Q: Tensor, log_alpha: float) -> None:
+        """Views, room and constants for batches and settings of this key."""
+        (rows, columns), _, _, _, lam, eps, _ = key
+        self.key, self.owner = key, Q
+        self.strength = Q.numpy()
+        self.shift_tensor = torch.empty_like(Q)
         self.shift = self.shift_tensor.numpy()
-        self.flat_shift = self.shift.reshape(-1)
-        self.row_starts = np.arange(shape[0]) * shape[1]
+        self.row_starts = np.arange(rows) * columns
+        self.row_shares = np.full(rows, 1.0 / max(rows, 1))
+        constants = (lam, tal_math.max_strength(lam), eps, log_alpha, 0.0)
+        self.lam, self.max_strength, self.eps, self.log_alpha, self.zero = (
+            np.array(value, self.strength.dtype) for value in constants
+        )
 
 
-def _bincount(labels: np.ndarray, classes: int) -> np.ndarray | None:
-    """Labels a class; None if one lies outside 0 … classes − 1."""
+def _positive_rate(labels: np.ndarray, eager: _Eager) -> np.ndarray | None:
+    """N_p/N of each class; None without any label, or if one lies outside 0 … classes − 1."""
     try:
-        counts = np.bincount(labels, minlength=classes)
+        rate = np.bincount(labels, eager.row_shares, eager.strength.size)
     except (ValueError, MemoryError):  # a negative label, a huge one
         return None
-    return counts if counts.size == classes else None
+    return rate.astype(eager.strength.dtype) if rate.size == eager.strength.size and labels.size else None
 
 
 def _check_settings(lam, r, update, start, scope, eps, reduction, accumulate, dtype) -> None:
@@ -350,8 +364,7 @@ def _check_settings(lam, r, update, start, scope, eps, reduction, accumulate, dt
 
 
 def _check_finite(logits: Tensor) -> None:
-    # The sum is finite unless a value is not, or (rarely) it overflows: then every value is looked at.
-    if math.isfinite(logits.detach().sum()) or bool(logits.isfinite().all()):
+    if bool(logits.isfinite().all()):
         return
     row, column = (~logits.isfinite()).nonzero()[0].tolist()
     raise PilotTalError(

@@ -64,55 +64,59 @@ def alignment_factor(num_classes: int, r: float = 1.0, update: str = "paper") ->
     return steady_state(num_classes, r, update) ** -r
 
 
-def negative_weight(strength: Array, lam: float, r: float = 1.0) -> Array:
+def negative_weight(strength: Array, max_strength: float, r: float = 1.0) -> Array:
     """w(Q) = (Q / Q_max)^r (Eq. tal_loss), without α and without floor."""
-    share = strength * (1.0 / max_strength(lam))
+    share = strength / max_strength
     return share if r == 1 else share**r
 
 
-def log_weights(weight: Array, eps: float = 1e-8) -> Array:
-    """log max(w, ε) (Algorithm 1, line 4, without α: see `tal_loss`)."""
-    floored = _at_least(weight, eps)
-    return np.log(floored, out=floored) if isinstance(floored, np.ndarray) else floored.log_()
+def log_weights(weight: Array, log_alpha: float, eps: float = 1e-8, out: Array | None = None) -> Array:
+    """log(α·max(w, ε)) (Algorithm 1, line 4), from log α: α itself can be too large for float32."""
+    logarithm = _at_least(weight, eps, out)
+    if isinstance(logarithm, np.ndarray):
+        np.log(logarithm, logarithm)
+    else:
+        logarithm.log_()
+    logarithm += log_alpha
+    return logarithm
 
 
 def tal_loss(
-    logits: Tensor,
-    targets: Tensor,
-    log_weight: Tensor,
-    log_alpha: float,
-    reduction: str = "mean",
-    ignore_index: int = -100,
+    logits: Tensor, targets: Tensor, log_weight: Tensor, reduction: str = "mean", ignore_index: int = -100
 ) -> Tensor:
-    """−log( e^{z_y} / (e^{z_y} + Σ_{k≠y} α·w_k·e^{z_k}) ) (Eq. tal_loss), given log w and log α.
+    """−log( e^{z_y} / (e^{z_y} + Σ_{k≠y} α·w_k·e^{z_k}) ) (Eq. tal_loss), given log(α·w).
 
     It is cross-entropy on z_k + log(α·w_k) for every k but the true class, whose logit stays as it is. The
-    same number on every logit changes nothing, so instead of log α on the negatives the true class gets −log α.
-    The weights are float32 or better, and so is the sum, whatever the type of the logits.
+    weights are float32 or better, and so is the sum, whatever the type of the logits.
     """
     columns = targets.unsqueeze(1)
     if ignore_index < 0:
         columns = columns.clamp(min=0)  # rows to ignore need some valid column
-    shift = log_weight.expand(logits.shape).scatter(1, columns, -log_alpha)
+    shift = log_weight.expand(logits.shape).scatter(1, columns, 0.0)
     return F.cross_entropy(logits + shift, targets, reduction=reduction, ignore_index=ignore_index)
 
 
 def updated_strength(
-    strength: Array, weight: Array, positives: Array, total: int | Tensor, lam: float, share: float = 1.0
+    strength: Array,
+    weight: Array,
+    rate: Array,
+    lam: float,
+    share: float = 1.0,
+    floor: float = 0.0,
+    out: Array | None = None,
 ) -> Array:
-    """Q ← λ(Q + N_p/N − N_n/N · w) (Eq. markov-tal, Algorithm 1, part B), clamped at 0.
+    """Q ← λ(Q + N_p/N − N_n/N · w) (Eq. markov-tal, Algorithm 1, part B), clamped at `floor`, which is 0.
 
-    `positives` is N_p, `total` is N, and `share` (see `negative_share`) multiplies the negatives. The clamp
-    acts only for r < 1 or λ < 1/2, where the paper's proof of Q ≥ 0 does not hold.
+    `rate` is N_p/N, and `share` (see `negative_share`) multiplies the negatives. The clamp acts only for r < 1
+    or λ < 1/2, where the paper's proof of Q ≥ 0 does not hold.
     """
     negatives = weight if share == 1.0 else weight * share
-    moved = negatives + 1.0  # N_p/N − N_n/N·w = N_p·(1 + w)/N − w, as N_n = N − N_p
-    moved *= positives
-    moved *= 1.0 / total
+    moved = negatives * rate  # N_p/N − N_n/N·w = w·N_p/N + N_p/N − w, as N_n = N − N_p
+    moved += rate
     moved += strength
     moved -= negatives
     moved *= lam
-    return _at_least(moved, 0.0)
+    return _at_least(moved, floor, out)
 
 
 def supervision_strength(polarity: Tensor, kernel: Tensor) -> Tensor:
@@ -144,8 +148,10 @@ def exponential_kernel(lam: float, length: int, dtype: torch.dtype = torch.float
     return lam ** torch.arange(1, length + 1, dtype=dtype)
 
 
-def _at_least(values: Array, bound: float) -> Array:
-    return np.maximum(values, bound) if isinstance(values, np.ndarray) else values.clamp(min=bound)
+def _at_least(values: Array, bound: float, out: Array | None) -> Array:
+    if isinstance(values, np.ndarray):
+        return np.maximum(values, bound, out=out)
+    return torch.clamp_min(values, bound, out=out)
 
 
 def check_lam(lam: float) -> None:

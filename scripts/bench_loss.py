@@ -2,11 +2,13 @@
 
     python scripts/bench_loss.py [--repeats 30] [--calls 100] [--device cpu] [--loss tal]
 
-Each cell runs the two losses in turn, a block of calls each, and takes the fastest block of either: what else
-the machine does slows some blocks, never all. Only the ratio is meant to be compared between machines.
+Each round runs the two losses in every cell in turn, a block of calls each, and the fastest block of either
+counts: what else the machine does slows some blocks, never all. Only the ratio is meant to be compared between
+machines.
 """
 
 import argparse
+import sys
 import time
 
 import torch
@@ -31,26 +33,28 @@ def block_seconds(loss, logits, targets, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def cell(name: str, batch: int, classes: int, repeats: int, calls: int, device: str) -> tuple[float, float]:
-    """Fastest seconds a call of cross-entropy and of the loss `name`."""
-    logits = torch.randn(batch, classes, device=device, requires_grad=True)
-    targets = torch.randint(0, classes, (batch,), device=device)
-    rival = build_loss(name)
-    rival.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
-    losses = [torch.nn.CrossEntropyLoss(), rival.to(device)]
-    fastest = [float("inf")] * 2
-    for repeat in range(repeats + 1):
-        for place, loss in enumerate(losses):
-            seconds = block_seconds(loss, logits, targets, calls)
-            if repeat:  # the first round warms up
-                fastest[place] = min(fastest[place], seconds)
-    return fastest[0], fastest[1]
+class Cell:
+    """Cross-entropy and the loss `name` on one batch, and the fastest seconds a call of either so far."""
+
+    def __init__(self, name: str, batch: int, classes: int, device: str):
+        self.logits = torch.randn(batch, classes, device=device, requires_grad=True)
+        self.targets = torch.randint(0, classes, (batch,), device=device)
+        rival = build_loss(name)
+        rival.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
+        self.losses = [torch.nn.CrossEntropyLoss(), rival.to(device)]
+        self.fastest = [float("inf")] * 2
+
+    def round(self, calls: int) -> None:
+        """A block of either loss."""
+        for place, loss in enumerate(self.losses):
+            seconds = block_seconds(loss, self.logits, self.targets, calls)
+            self.fastest[place] = min(self.fastest[place], seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loss", default="tal", choices=sorted(LOSSES))
-    parser.add_argument("--repeats", type=int, default=30, help="rounds of both losses (default 30)")
+    parser.add_argument("--repeats", type=int, default=30, help="rounds over all cells (default 30)")
     parser.add_argument("--calls", type=int, default=100, help="calls in a block (default 100)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
@@ -58,13 +62,21 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     print(f"microseconds a call, forward + backward; torch {torch.__version__}, {arguments.device}")
-    print(f"{'batch':>5} {'classes':>7} {'CE':>9} {arguments.loss:>9} {'ratio':>6}")
+    cells = {
+        (batch, classes): Cell(arguments.loss, batch, classes, arguments.device)
+        for batch in BATCHES
+        for classes in CLASSES
+    }
+    for number in range(arguments.repeats):
+        print(f"round {number + 1} of {arguments.repeats}", end="\r", file=sys.stderr, flush=True)
+        for cell in cells.values():
+            cell.round(arguments.calls)
     ratios = []
-    for batch in BATCHES:
-        for classes in CLASSES:
-            ce, other = cell(arguments.loss, batch, classes, arguments.repeats, arguments.calls, arguments.device)
-            ratios.append(other / ce)
-            print(f"{batch:>5} {classes:>7} {1e6 * ce:>9.1f} {1e6 * other:>9.1f} {ratios[-1]:>6.2f}", flush=True)
+    print(f"{'batch':>5} {'classes':>7} {'CE':>9} {arguments.loss:>9} {'ratio':>6}")
+    for (batch, classes), cell in cells.items():
+        ce, other = cell.fastest
+        ratios.append(other / ce)
+        print(f"{batch:>5} {classes:>7} {1e6 * ce:>9.1f} {1e6 * other:>9.1f} {ratios[-1]:>6.2f}")
     print(f"largest ratio {max(ratios):.2f}, at 256 x 500 {ratios[-1]:.2f}")
 
 

@@ -130,6 +130,43 @@ def test_one_batch_shape_may_follow_another_before_the_backward_pass():
         torch.testing.assert_close(logits.grad, torch.tensor(gradient, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("layout", ["transposed", "columns of a wider head", "every second row"])
+def test_logits_may_lie_in_memory_in_any_way_and_stay_as_they_are(layout):
+    rows, classes = 6, 4
+    logits, targets = next(stream(classes, rows, 1))
+    plain, odd = TAL(classes, start="steady"), TAL(classes, start="steady")
+    with torch.no_grad():
+        strided = {
+            "transposed": logits.t().contiguous().t(),
+            "columns of a wider head": torch.cat([logits, logits], 1)[:, classes:],
+            "every second row": logits.repeat_interleave(2, 0)[::2],
+        }[layout]
+    before = strided.clone()
+    strided.requires_grad_()
+    for _ in range(2):  # the second time with weights apart from 1
+        expected = torch.autograd.grad(plain(logits, targets), logits)[0]
+        torch.testing.assert_close(torch.autograd.grad(odd(strided, targets), strided)[0], expected, rtol=0, atol=1e-12)
+        targets = targets.clamp(max=1)
+    assert torch.equal(strided, before) and torch.equal(plain.Q, odd.Q)
+
+
+def test_a_setting_changed_between_two_calls_counts_from_the_next():
+    logits, targets = next(stream(4, 6, 1))
+    changed, made_so = TAL(4, start="steady"), TAL(4, lam=0.9, eps=0.1, start="steady")
+    changed(logits, targets)
+    changed.lam, changed.eps = 0.9, 0.1
+    with torch.no_grad():
+        made_so.Q.copy_(changed.Q)
+    assert torch.equal(changed(logits, targets), made_so(logits, targets))
+    assert torch.equal(changed.Q, made_so.Q)
+
+
+def test_second_derivatives_pass_through():
+    logits, targets = next(stream(4, 6, 1))
+    loss = TAL(4, start="steady", dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(lambda z: loss.eval()(z, targets), logits)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_reductions(reduction, path):
     logits, targets = next(stream(5, 6, 1))

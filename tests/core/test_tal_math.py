@@ -69,7 +69,7 @@ def test_num_classes_below_two_is_refused(classes):
 def test_the_fixed_point_of_the_mean_update_is_the_steady_state():
     classes, lam, r = 12, 0.97, 1.7
     strength = torch.full((1,), steady_state(classes, r) * max_strength(lam), dtype=torch.float64)
-    weight = negative_weight(strength, lam, r)
+    weight = negative_weight(strength, max_strength(lam), r)
     after = lam * (strength + 1 / classes - (1 - 1 / classes) * weight)
     torch.testing.assert_close(after, strength, rtol=1e-12, atol=0)
 
