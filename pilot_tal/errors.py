@@ -9,8 +9,11 @@ class PilotTalError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, or None when nothing is close."""
+    """The known name closest to `name`, or None when nothing is close; `lam` is closest to `tal.lam`."""
     names = sorted(known)
+    dotted = [full for full in names if full.rpartition(".")[1:] == (".", name.lower())]
+    if dotted:
+        return dotted[0]
     matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     return matches[0] if matches else None
 

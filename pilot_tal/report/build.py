@@ -1,12 +1,9 @@
 """Builds the report: the page, its tables and its plots."""
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
-
+from data_lt.progress import progress
 from pilot_tal.files import write_text
 from pilot_tal.report.page import Section, plot_file, render
 from pilot_tal.report.plots import overview_plots, setting_plots
@@ -35,7 +32,11 @@ def build_report(run_paths: Study | Iterable[str | Path], output: str | Path) ->
     study = load_study(run_paths)
     overview, layout = overview_table(study), paper_layout_table(study)
     plots = overview_plots(study)
-    sections = [_section(setting) for setting in _progress(study.finished)]
+    sections = []
+    with progress("report", len(study.finished)) as done:
+        for setting in study.finished:
+            sections.append(_section(setting))
+            done(1)
     for table in (overview, layout, *(t for s in sections for t in (s.metrics, s.seeds, s.classes))):
         _write_table(output, table)
     for folder, drawn in (("overview", plots), *((s.setting.slug, s.plots) for s in sections)):
@@ -59,14 +60,3 @@ def _section(setting: Setting) -> Section:
 def _write_table(output: Path, table: Table) -> None:
     for extension, write in _FORMATS.items():
         write_text(output / "tables" / f"{table.name}.{extension}", write(table))
-
-
-def _progress(settings: list[Setting]) -> Iterable[Setting]:
-    """The settings, with a bar on a terminal and a line each elsewhere."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        yield from track(settings, description="report", console=console, transient=True)
-        return
-    for index, setting in enumerate(settings):
-        print(f"report: {setting.title} ({index + 1} of {len(settings)})", file=sys.stderr, flush=True)
-        yield setting

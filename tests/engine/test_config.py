@@ -59,6 +59,7 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
         ("l2pp", "cub_lt", "tasks=5", "unknown method 'l2pp': did you mean 'l2p'"),
         ("l2p", "cub", "tasks=5", "unknown dataset 'cub': did you mean 'cub_lt'"),
         ("l2p", "cub_lt", "taks=5", "unknown key 'taks': did you mean 'tasks'"),
+        ("l2p", "cub_lt", "lam=0.9", "unknown key 'lam': did you mean 'tal.lam'"),
         ("l2p", "cub_lt", "losses=ce,tall", "unknown loss 'tall': did you mean 'tal'"),
         ("l2p", "cub_lt", "tal.lamb=0.9", "unknown option of loss 'tal' 'lamb': did you mean 'lam'"),
         ("l2p", "cub_lt", "tal.lam=1.5", "lam .* must be a number between 0 and 1"),
