@@ -176,6 +176,12 @@ class TAL(nn.Module):
                 f"with r={self.r:g}, so every negative weighs more than in cross-entropy; lower eps or r",
                 stacklevel=4,
             )
+        if self._steady < torch.finfo(self.Q.dtype).tiny:
+            warnings.warn(
+                f"{str(self.Q.dtype).removeprefix('torch.')} cannot hold Q*={self._steady:.2g} of {classes} classes "
+                f"with r={self.r:g}, so the calibrated regime is out of reach; use dtype=torch.float64 or a larger r",
+                stacklevel=4,
+            )
 
     def _new_strength(self, classes: int) -> Tensor:
         return self.Q.new_full((classes,), self._steady if self.start == "steady" else 0.0)

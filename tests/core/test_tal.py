@@ -1,6 +1,7 @@
 """TAL against Algorithm 1, its properties, its state and what it refuses."""
 
 import copy
+import warnings
 
 import hypothesis.strategies as st
 import pytest
@@ -397,3 +398,12 @@ def test_large_finite_logits_are_not_mistaken_for_infinite_ones():
 def test_a_floor_above_the_calibrated_weight_is_said():
     with pytest.warns(UserWarning, match="eps=1e-08 lies above the calibrated weight"):
         TAL(1000, r=4.0)
+
+
+def test_a_steady_state_too_small_for_float32_is_said():
+    with pytest.warns(UserWarning, match=r"float32 cannot hold Q\*=2.1e-44 of 200 classes with r=0.05"):
+        TAL(200, r=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steady = TAL(200, r=0.05, start="steady", dtype=torch.float64)
+    torch.testing.assert_close(steady.negative_weights(), torch.ones(200, dtype=torch.float64))
