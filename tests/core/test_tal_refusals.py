@@ -1,0 +1,93 @@
+"""What TAL refuses, and what it warns of."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+from pilot_tal import TAL
+from pilot_tal.errors import PilotTalError
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_classes": 1}, "num_classes must be a whole number of at least 2, got 1"),
+        ({"lam": 1.0}, "lam .* between 0 and 1, both excluded, got 1.0"),
+        ({"lam": 0}, "lam .* got 0"),
+        ({"lam": float("nan")}, "lam .* got nan"),
+        ({"r": 0.0}, "r .* above 0, got 0.0"),
+        ({"r": -1}, "r .* above 0, got -1"),
+        ({"update": "papr"}, "unknown update 'papr': did you mean 'paper'"),
+        ({"start": "warm"}, "unknown start 'warm'"),
+        ({"reduction": "avg"}, "unknown reduction 'avg'"),
+        ({"scope": "all"}, "unknown scope 'all'"),
+        ({"eps": 0.0}, "eps must be between 0 and 1"),
+        ({"accumulate": -1}, "accumulate must be .* got -1"),
+        ({"weight": torch.ones(5)}, "weight must be None: TAL sets the weights"),
+        ({"label_smoothing": 0.1}, "label_smoothing must be 0"),
+        ({"dtype": torch.float16}, "dtype .* got torch.float16"),
+    ],
+)
+def test_bad_settings_get_a_sentence(settings, sentence):
+    with pytest.raises(PilotTalError, match=sentence):
+        TAL(**{"num_classes": 5, **settings})
+
+
+@pytest.mark.parametrize(
+    ("logits", "targets", "sentence"),
+    [
+        (torch.zeros(2, 4), torch.tensor([0, 1]), "logits must have 5 columns, one a class, got 4"),
+        (torch.zeros(5), torch.tensor([0]), r"logits must be .* got float32 of shape \[5\]"),
+        (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 1]), "logits must be a floating point"),
+        (torch.zeros(2, 5), torch.tensor([0, 1, 2]), "targets must be 2 class indices"),
+        (
+            torch.zeros(2, 5),
+            torch.tensor([0.0, 1.0]),
+            "targets must be 2 class indices of type int64, got float32",
+        ),
+        (torch.zeros(2, 5), torch.tensor([0, 5]), r"targets must lie in 0 … 4 .* got 5"),
+        (torch.zeros(2, 5), torch.tensor([0, 10**15]), r"targets must lie in 0 … 4 .* got 1000000000000000"),
+        (torch.zeros(2, 5), torch.tensor([-3, 1]), r"targets must lie in 0 … 4 .* got -3"),
+        (torch.zeros(2, 5), torch.tensor([-100, 9]), r"targets must lie in 0 … 4 .* got 9"),
+        (
+            torch.tensor([[0, NAN, 0, 0, 0]]),
+            torch.tensor([0]),
+            "logits must be finite, got nan in row 0, column 1",
+        ),
+        (torch.tensor([[0, INF, 0, 0, 0]]), torch.tensor([0]), "logits must be finite, got inf"),
+        (torch.tensor([[0, -INF, 0, 0, 0]]), torch.tensor([0]), "got -inf .* slice their columns away"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence):
+    tal = TAL(5, validate=True)
+    tal(torch.randn(2, 5), torch.tensor([0, 1]))
+    before = copy.deepcopy(tal.state_dict())
+    with pytest.raises(PilotTalError, match=sentence):
+        tal(logits, targets)
+    after = tal.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    tal(torch.randn(2, 5), torch.tensor([0, 1]))
+    assert tal.updates == 2
+
+
+def test_large_finite_logits_are_not_mistaken_for_infinite_ones():
+    tal = TAL(5, start="steady")
+    assert tal(torch.full((4, 5), 3e38), torch.arange(4)).isfinite()
+
+
+def test_a_floor_above_the_calibrated_weight_is_said():
+    with pytest.warns(UserWarning, match="eps=1e-08 lies above the calibrated weight"):
+        TAL(1000, r=4.0)
+
+
+def test_a_steady_state_too_small_for_float32_is_said():
+    with pytest.warns(UserWarning, match=r"float32 cannot hold Q\*=2.1e-44 of 200 classes with r=0.05"):
+        TAL(200, r=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steady = TAL(200, r=0.05, start="steady", dtype=torch.float64)
+    torch.testing.assert_close(steady.negative_weights(), torch.ones(200, dtype=torch.float64))
