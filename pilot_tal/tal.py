@@ -40,14 +40,16 @@ class TAL(nn.Module):
         reduction: `"mean"`, `"sum"` or `"none"`, over the rows that are not ignored.
         ignore_index: targets with this value give no loss and do not count.
         accumulate: gradient accumulation: Q moves once in so many calls, by their summed counts. 0 leaves
-            it to the training loop, which then calls `apply_update()` after each optimizer step.
+            it to the training loop, which then calls `apply_update()` after each optimizer step (also the
+            choice for `torch.compile`, which would compile anew for every count of calls).
         validate: check the values of logits and targets. None checks on the CPU, where it is almost free;
-            True checks everywhere (on a GPU each check waits for the device); False checks only what the
-            CPU has to know anyway.
+            True checks on every device (on a GPU each check waits for it); False checks only what the CPU has
+            to know anyway. Compiled calls check nothing.
         weight, label_smoothing: there for the signature of `CrossEntropyLoss`, refused if used.
         dtype: of Q and α, float32 or float64; the logits' type does not matter.
 
     With `torch.distributed` initialised the counts are summed over the ranks, so that all hold the same Q.
+    Q moves in place: whoever keeps it takes `tal.Q.clone()`.
     """
 
     Q: Tensor
@@ -77,7 +79,8 @@ class TAL(nn.Module):
             raise PilotTalError("weight must be None: TAL sets the weights of the classes itself")
         if label_smoothing:
             raise PilotTalError(f"label_smoothing must be 0: TAL has none, got {label_smoothing!r}")
-        self.lam, self.r, self.update, self.start, self.scope, self.eps = lam, r, update, start, scope, eps
+        self.lam, self.r, self.eps = float(lam), float(r), eps
+        self.update, self.start, self.scope = update, start, scope
         self.reduction, self.ignore_index = reduction, ignore_index
         self.accumulate, self.validate = accumulate, validate
         self.register_buffer("Q", torch.zeros(0, dtype=dtype))
@@ -105,6 +108,9 @@ class TAL(nn.Module):
 
     def reset(self, num_classes: int, calibration_classes: int | None = None) -> None:
         """Forgets Q and starts with `num_classes`; α is calibrated for `calibration_classes` if given."""
+        num_classes = _whole("num_classes", num_classes, 1)
+        if calibration_classes is not None:
+            calibration_classes = _whole("calibration_classes", calibration_classes, 1)
         self._calibrate(calibration_classes or num_classes)
         self.Q = self._new_strength(num_classes)
         self._updates.zero_()
@@ -112,9 +118,7 @@ class TAL(nn.Module):
 
     def grow(self, num_classes: int) -> None:
         """Adds classes, keeps Q of the old ones, calibrates α anew: for learners that replay old classes."""
-        added = num_classes - self.num_classes
-        if added < 0:
-            raise PilotTalError(f"num_classes must be at least the {self.num_classes} there are, got {num_classes}")
+        added = _whole("num_classes", num_classes, self.num_classes) - self.num_classes
         updates = self.updates
         self._calibrate(num_classes)
         self.Q = torch.cat([self.Q, self._new_strength(added)])
@@ -165,9 +169,12 @@ class TAL(nn.Module):
 
     def _calibrate(self, classes: int) -> None:
         """Sets α and Q* for `classes`; one class alone has nothing to weigh (α = 1)."""
-        steady = tal_math.steady_state(classes, self.r, self.update) if classes > 1 else 1.0
+        steady, alpha = 1.0, 1.0
+        if classes > 1:
+            steady = tal_math.steady_state(classes, self.r, self.update)
+            alpha = tal_math.alignment_factor(classes, self.r, self.update)
         self.calibration_classes = classes
-        self.alpha, self._log_alpha = steady**-self.r, -self.r * math.log(steady)
+        self.alpha, self._log_alpha = alpha, -self.r * math.log(steady)
         self._steady = steady * self.max_strength
         self._share = tal_math.negative_share(classes, self.update)
         if self.eps * self.alpha > 1.0:
@@ -194,28 +201,33 @@ class TAL(nn.Module):
     def _forward_on_cpu(self, logits: Tensor, targets: Tensor) -> Tensor:
         """As `_forward_masked`, eager and with NumPy: on vectors this short the calls are the cost."""
         eager, Q = self._eager, self._buffers["Q"]  # self.Q would go through nn.Module's slow search
-        key = logits.shape, targets.shape, logits.dtype, targets.dtype, self.lam, self.eps, self.alpha
-        if key != eager.key or Q is not eager.owner:
+        key = logits.shape, targets.shape, logits.dtype, targets.dtype, targets.is_cpu, self.lam, self.eps, Q.data_ptr()
+        if key != eager.key:
             self._check_shapes(logits, targets)
             if logits.dtype not in (torch.float32, torch.float64):  # what NumPy computes with
                 return self._forward_checked(logits, targets)
-            eager.prepare(key, Q, self._log_alpha)
-        values, labels = logits.detach().numpy(), targets.numpy()
+            eager.prepare(key, Q, self.lam, self.eps, self._log_alpha)
+        strength, values, labels = eager.strength, logits.detach().numpy(), targets.numpy()
         # The sum of the squares is NumPy's quickest. It is finite unless a value is not, or it overflows.
         if self.validate is not False and not math.isfinite(np.vdot(values, values)):
             _check_finite(logits)
-        rate = _positive_rate(labels, eager)
-        if rate is None or self.ignore_index >= 0:
+        true = eager.row_starts + labels
+        try:
+            own = values.take(true)
+            rate = np.bincount(labels, eager.row_shares, strength.size)
+        except (IndexError, ValueError):  # a label far too large, for which bincount would want room; a negative one
             return self._forward_checked(logits, targets)
-        strength, true = eager.strength, eager.row_starts + labels
+        if rate.size != strength.size or not labels.size or self.ignore_index >= 0:
+            return self._forward_checked(logits, targets)
         weight = tal_math.negative_weight(strength, eager.max_strength, self.r)
         tal_math.log_weights(weight, eager.log_alpha, eager.eps, eager.shift)
         shifted = logits + eager.shift_tensor
         # The true class's logit stays as it is. Autograd need not know: the gradient of the sum is 1 either way.
-        shifted.detach().numpy().put(true, values.take(true))
+        shifted.detach().numpy().put(true, own)
         loss = F.cross_entropy(shifted, targets, reduction=self.reduction)
         if self.training:
-            if self.accumulate == 1 and not _several_processes():
+            if self.accumulate == 1 and self._pending is None and not _several_processes():
+                rate = rate.astype(strength.dtype)
                 tal_math.updated_strength(strength, weight, rate, eager.lam, self._share, eager.zero, strength)
                 eager.updates += 1
             else:
@@ -252,11 +264,17 @@ class TAL(nn.Module):
         """Notes the positives of this call; moves Q once all calls of an update are there."""
         tally = torch.cat([counts.to(self.Q.dtype), total.to(self.Q.dtype).view(1)])
         self._pending = tally if self._pending is None else self._pending + tally
-        self._calls += 1
-        if self._calls == self.accumulate:
-            self.apply_update()
+        if self.accumulate:
+            self._calls += 1
+            if self._calls >= self.accumulate:
+                self.apply_update()
 
     def _check_shapes(self, logits: Tensor, targets: Tensor) -> None:
+        if not logits.device == targets.device == self.Q.device:
+            raise PilotTalError(
+                "logits, targets and TAL must be on one device, "
+                f"got {logits.device}, {targets.device} and {self.Q.device}; move TAL as a module, tal.to(device)"
+            )
         if logits.ndim != 2 or not logits.is_floating_point():
             raise PilotTalError(f"logits must be a floating point tensor [batch, classes], got {_kind(logits)}")
         if logits.shape[1] != self.num_classes:
@@ -288,15 +306,25 @@ class TAL(nn.Module):
         destination[prefix + "updates"] = torch.tensor(self.updates)
         destination[prefix + "alpha"] = torch.tensor(self.alpha, dtype=torch.float64)
         destination[prefix + "calibration_classes"] = torch.tensor(self.calibration_classes)
+        destination[prefix + "lam"] = torch.tensor(self.lam, dtype=torch.float64)
 
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     ) -> None:
-        names = ("Q", "updates", "alpha", "calibration_classes")
+        names = ("Q", "updates", "alpha", "calibration_classes", "lam")
         saved = {name: state_dict.get(prefix + name) for name in names}
         missing = [prefix + name for name in names if saved[name] is None]
+        if strict:
+            own = {prefix + name for name in names}
+            unexpected_keys.extend(name for name in state_dict if name.startswith(prefix) and name not in own)
         if missing:
             missing_keys.extend(missing)
+            return
+        if not math.isclose(self.lam, float(saved["lam"])):
+            error_msgs.append(
+                f"lam is {float(saved['lam']):.6g} in the saved state, but {self.lam:g} here: Q would be out of scale; "
+                "make TAL with the settings it was saved with"
+            )
             return
         before = self.calibration_classes
         self._calibrate(int(saved["calibration_classes"]))
@@ -321,15 +349,15 @@ class _Eager:
 
     def __init__(self, updates: int = 0):
         self.updates = updates
-        self.key = self.owner = None
+        self.key = None
 
     def __reduce__(self):
         return _Eager, (self.updates,)  # a copy must not view the memory of the original
 
-    def prepare(self, key: tuple, Q: Tensor, log_alpha: float) -> None:
-        """Views, room and constants for batches and settings of this key."""
-        (rows, columns), _, _, _, lam, eps, _ = key
-        self.key, self.owner = key, Q
+    def prepare(self, key: tuple, Q: Tensor, lam: float, eps: float, log_alpha: float) -> None:
+        """Views, room and constants for the batches and settings of this key."""
+        rows, columns = key[0]
+        self.key = None  # until all is there
         self.strength = Q.numpy()
         self.shift_tensor = torch.empty_like(Q)
         self.shift = self.shift_tensor.numpy()
@@ -339,15 +367,7 @@ class _Eager:
         self.lam, self.max_strength, self.eps, self.log_alpha, self.zero = (
             np.array(value, self.strength.dtype) for value in constants
         )
-
-
-def _positive_rate(labels: np.ndarray, eager: _Eager) -> np.ndarray | None:
-    """N_p/N of each class; None without any label, or if one lies outside 0 … classes − 1."""
-    try:
-        rate = np.bincount(labels, eager.row_shares, eager.strength.size)
-    except (ValueError, MemoryError):  # a negative label, a huge one
-        return None
-    return rate.astype(eager.strength.dtype) if rate.size == eager.strength.size and labels.size else None
+        self.key = key
 
 
 def _check_settings(lam, r, update, start, scope, eps, reduction, accumulate, dtype) -> None:
@@ -367,6 +387,12 @@ def _check_settings(lam, r, update, start, scope, eps, reduction, accumulate, dt
         raise PilotTalError(f"accumulate must be a whole number of at least 0, got {accumulate!r}")
     if dtype not in (torch.float32, torch.float64):
         raise PilotTalError(f"dtype (of Q) must be torch.float32 or torch.float64, got {dtype}")
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    if not hasattr(value, "__index__") or isinstance(value, bool) or value < least:
+        raise PilotTalError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
 
 
 def _check_finite(logits: Tensor) -> None:

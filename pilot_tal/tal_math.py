@@ -10,6 +10,7 @@ short the cost is that of the call, and NumPy's is half of torch's.
 """
 
 import math
+from numbers import Real
 from typing import TypeVar
 
 import numpy as np
@@ -56,12 +57,20 @@ def steady_state(num_classes: int, r: float = 1.0, update: str = "paper") -> flo
     # lest rounding leave the root outside.
     low = min(math.log(p / 2.0), math.log(p / (2.0 * a)) / r) - 1e-6
     high = min(math.log(p), math.log(p / a) / r) + 1e-6
-    return math.exp(brentq(lambda u: a * math.exp(r * u) + math.exp(u) - p, low, high, xtol=1e-14, rtol=1e-15))
+    root = math.exp(brentq(lambda u: a * math.exp(r * u) + math.exp(u) - p, low, high, xtol=1e-14, rtol=1e-15))
+    if root == 0.0:
+        raise PilotTalError(f"r={r:g} is too small for {num_classes} classes: x* is below any float; choose a larger r")
+    return root
 
 
 def alignment_factor(num_classes: int, r: float = 1.0, update: str = "paper") -> float:
     """α = 1 / (x*)^r (Eq. steady-alpha): 2C − 1 for r = 1, C + 1 if normalized."""
-    return steady_state(num_classes, r, update) ** -r
+    try:
+        return steady_state(num_classes, r, update) ** -r
+    except OverflowError:
+        raise PilotTalError(
+            f"r={r:g} is too large for {num_classes} classes: α is above any float; choose a smaller r"
+        ) from None
 
 
 def negative_weight(strength: Array, max_strength: float, r: float = 1.0) -> Array:
@@ -81,19 +90,15 @@ def log_weights(weight: Array, log_alpha: float, eps: float = 1e-8, out: Array |
     return logarithm
 
 
-def tal_loss(
-    logits: Tensor, targets: Tensor, log_weight: Tensor, reduction: str = "mean", ignore_index: int = -100
-) -> Tensor:
+def tal_loss(logits: Tensor, targets: Tensor, log_weight: Tensor, reduction: str = "mean") -> Tensor:
     """−log( e^{z_y} / (e^{z_y} + Σ_{k≠y} α·w_k·e^{z_k}) ) (Eq. tal_loss), given log(α·w).
 
     It is cross-entropy on z_k + log(α·w_k) for every k but the true class, whose logit stays as it is. The
-    weights are float32 or better, and so is the sum, whatever the type of the logits.
+    weights are float32 or better, and so is the sum, whatever the type of the logits. Targets of −100 are ignored.
     """
-    columns = targets.unsqueeze(1)
-    if ignore_index < 0:
-        columns = columns.clamp(min=0)  # rows to ignore need some valid column
+    columns = targets.unsqueeze(1).clamp(min=0)  # rows to ignore need some valid column
     shift = log_weight.expand(logits.shape).scatter(1, columns, 0.0)
-    return F.cross_entropy(logits + shift, targets, reduction=reduction, ignore_index=ignore_index)
+    return F.cross_entropy(logits + shift, targets, reduction=reduction, ignore_index=-100)
 
 
 def updated_strength(
@@ -139,7 +144,7 @@ def supervision_strength(polarity: Tensor, kernel: Tensor) -> Tensor:
     lag = torch.arange(steps)[:, None] - torch.arange(steps)[None, :]
     weights = torch.where(lag >= 0, kernel[lag.clamp(min=0)], 0.0)  # [N, N]: step n seen from the end of step N
     strength = weights @ polarity.to(weights.dtype)
-    return torch.cat([torch.zeros_like(strength[:1]), strength])
+    return torch.cat([strength.new_zeros(1, *strength.shape[1:]), strength])
 
 
 def exponential_kernel(lam: float, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -156,13 +161,13 @@ def _at_least(values: Array, bound: float, out: Array | None) -> Array:
 
 def check_lam(lam: float) -> None:
     """λ must lie strictly between 0 and 1."""
-    if not (isinstance(lam, (int, float)) and 0.0 < lam < 1.0):
+    if not (isinstance(lam, Real) and 0.0 < lam < 1.0):
         raise PilotTalError(f"lam (the memory λ) must be a number between 0 and 1, both excluded, got {lam!r}")
 
 
 def check_r(r: float) -> None:
     """The exponent r must be positive and finite."""
-    if not (isinstance(r, (int, float)) and 0.0 < r < math.inf):
+    if not (isinstance(r, Real) and 0.0 < r < math.inf):
         raise PilotTalError(f"r (the exponent of w) must be a number above 0, got {r!r}")
 
 

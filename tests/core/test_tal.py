@@ -1,6 +1,4 @@
-"""TAL against Algorithm 1, its properties and its state."""
-
-import copy
+"""TAL against Algorithm 1, and its properties."""
 
 import hypothesis.strategies as st
 import pytest
@@ -10,7 +8,6 @@ from hypothesis import given, settings
 from tal_oracle import Oracle, stream
 
 from pilot_tal import TAL
-from pilot_tal.errors import PilotTalError
 from pilot_tal.task import TaskInfo
 
 torch.manual_seed(0)
@@ -234,6 +231,17 @@ def test_under_torch_compile():
     assert compiled.updates == 12
 
 
+def test_under_torch_compile_any_number_of_micro_batches_costs_no_new_graph():
+    eager, compiled = TAL(6, accumulate=20), TAL(6, accumulate=0)
+    step = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    for logits, targets in stream(6, 4, 20, dtype=torch.float32):
+        step(logits, targets)
+        eager(logits, targets)
+    compiled.apply_update()
+    torch.testing.assert_close(compiled.Q, eager.Q)
+    assert compiled.updates == eager.updates == 1
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_micro_batches_of_unequal_size_equal_one_batch(masked):
     whole, pieces, by_hand = TAL(5), TAL(5, accumulate=3), TAL(5, accumulate=0)
@@ -248,69 +256,6 @@ def test_micro_batches_of_unequal_size_equal_one_batch(masked):
         torch.testing.assert_close(pieces.Q, whole.Q)
         torch.testing.assert_close(by_hand.Q, whole.Q)
     assert pieces.updates == by_hand.updates == whole.updates == 20
-
-
-def test_growing_keeps_the_strength_and_calibrates_anew():
-    tal = TAL(4)
-    for logits, targets in stream(4, 8, 10, dtype=torch.float32):
-        tal(logits, targets)
-    before = tal.Q.clone()
-    tal.grow(10)
-    assert torch.equal(tal.Q[:4], before) and (tal.Q[4:] == 0).all()
-    assert tal.alpha == pytest.approx(19) and tal.updates == 10
-    for logits, targets in stream(10, 8, 3, dtype=torch.float32):
-        tal(logits, targets)
-    assert tal.updates == 13
-    with pytest.raises(PilotTalError, match="at least the 10 there are, got 6"):
-        tal.grow(6)
-
-
-def test_steady_start_grows_with_steady_classes():
-    tal = TAL(3, start="steady")
-    tal.grow(6)
-    assert tal.negative_weights()[3:].mean() == pytest.approx(1)
-
-
-@pytest.mark.parametrize("made_for", [2, 7, 30])
-def test_state_dict_restores_strength_alpha_and_count_whatever_the_size(made_for):
-    tal = TAL(7, r=1.5)
-    for logits, targets in stream(7, 8, 10, dtype=torch.float32):
-        tal(logits, targets)
-    restored = TAL(made_for, r=1.5)
-    restored.load_state_dict(copy.deepcopy(tal.state_dict()))
-    assert torch.equal(restored.Q, tal.Q) and restored.alpha == tal.alpha and restored.updates == 10
-    for logits, targets in stream(7, 8, 5, seed=4, dtype=torch.float32):
-        assert torch.equal(restored(logits, targets), tal(logits, targets))
-    assert torch.equal(restored.Q, tal.Q) and restored.updates == tal.updates == 15
-
-
-def test_state_dict_keeps_the_calibration_of_all_seen_classes():
-    tal = TAL(2, scope="seen", update="normalized")
-    tal.begin_task(TaskInfo(1, 2, 5, 8, (1, 1, 1)))
-    assert tal.alpha == pytest.approx(9)
-    restored = TAL(2, scope="seen", update="normalized")
-    restored.load_state_dict(tal.state_dict())
-    assert restored.alpha == tal.alpha
-    for logits, targets in stream(3, 8, 3, dtype=torch.float32):
-        assert torch.equal(restored(logits, targets), tal(logits, targets))
-
-
-def test_a_state_of_other_settings_or_an_incomplete_one_is_refused():
-    tal = TAL(5, r=2.0)
-    before = tal.alpha
-    with pytest.raises(RuntimeError, match="alpha is 9 in the saved state"):
-        tal.load_state_dict(TAL(5).state_dict())
-    assert tal.alpha == before
-    with pytest.raises(RuntimeError, match="Missing key"):
-        tal.load_state_dict({"Q": torch.zeros(5)})
-
-
-def test_begin_task_starts_anew_for_the_classes_of_the_task():
-    tal = TAL(5)
-    tal(torch.randn(4, 5), torch.arange(4))
-    tal.begin_task(TaskInfo(1, 3, 5, 12, (1,) * 7))
-    assert tal.num_classes == 7 and (tal.Q == 0).all() and tal.updates == 0
-    assert tal.alpha == pytest.approx(13)
 
 
 def test_a_task_of_one_class_has_loss_zero(path):

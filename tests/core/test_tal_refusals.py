@@ -30,6 +30,8 @@ INF, NAN = float("inf"), float("nan")
         ({"weight": torch.ones(5)}, "weight must be None: TAL sets the weights"),
         ({"label_smoothing": 0.1}, "label_smoothing must be 0"),
         ({"dtype": torch.float16}, "dtype .* got torch.float16"),
+        ({"r": 1000}, "r=1000 is too large for 5 classes"),
+        ({"r": 0.0001}, "r=0.0001 is too small for 5 classes"),
     ],
 )
 def test_bad_settings_get_a_sentence(settings, sentence):
@@ -51,6 +53,7 @@ def test_bad_settings_get_a_sentence(settings, sentence):
         ),
         (torch.zeros(2, 5), torch.tensor([0, 5]), r"targets must lie in 0 … 4 .* got 5"),
         (torch.zeros(2, 5), torch.tensor([0, 10**15]), r"targets must lie in 0 … 4 .* got 1000000000000000"),
+        (torch.zeros(2, 5), torch.tensor([2**63 - 1, 0]), r"targets must lie in 0 … 4 .* got 9223372036854775807"),
         (torch.zeros(2, 5), torch.tensor([-3, 1]), r"targets must lie in 0 … 4 .* got -3"),
         (torch.zeros(2, 5), torch.tensor([-100, 9]), r"targets must lie in 0 … 4 .* got 9"),
         (
@@ -58,12 +61,14 @@ def test_bad_settings_get_a_sentence(settings, sentence):
             torch.tensor([0]),
             "logits must be finite, got nan in row 0, column 1",
         ),
+        (torch.tensor([[0, NAN, 0, 0, 0]]).half(), torch.tensor([0]), "logits must be finite, got nan"),
         (torch.tensor([[0, INF, 0, 0, 0]]), torch.tensor([0]), "logits must be finite, got inf"),
         (torch.tensor([[0, -INF, 0, 0, 0]]), torch.tensor([0]), "got -inf .* slice their columns away"),
     ],
 )
-def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence):
-    tal = TAL(5, validate=True)
+@pytest.mark.parametrize("validate", [None, True])
+def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence, validate):
+    tal = TAL(5, validate=validate)
     tal(torch.randn(2, 5), torch.tensor([0, 1]))
     before = copy.deepcopy(tal.state_dict())
     with pytest.raises(PilotTalError, match=sentence):
@@ -72,6 +77,13 @@ def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence):
     assert all(torch.equal(before[name], after[name]) for name in before)
     tal(torch.randn(2, 5), torch.tensor([0, 1]))
     assert tal.updates == 2
+
+
+def test_without_validation_only_the_targets_are_looked_at():
+    tal = TAL(5, validate=False)
+    assert tal(torch.full((1, 5), NAN), torch.tensor([0])).isnan()
+    with pytest.raises(PilotTalError, match="targets must lie in 0 … 4"):
+        tal(torch.zeros(1, 5), torch.tensor([5]))
 
 
 def test_large_finite_logits_are_not_mistaken_for_infinite_ones():
