@@ -157,7 +157,10 @@ class TAL(nn.Module):
         return float(self.negative_weights().mean())
 
     def is_calibrated(self, tolerance: float = 0.1) -> bool:
-        """Whether the calibrated regime has been reached: mean α·w at least 1 − `tolerance`."""
+        """Whether the calibrated regime has been reached: mean α·w at least 1 − `tolerance`.
+
+        The mean says nothing of single classes: a stream of one class alone reaches it too (see `negative_weights`).
+        """
         return self.calibration() >= 1.0 - tolerance
 
     def extra_repr(self) -> str:

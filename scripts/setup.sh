@@ -31,11 +31,16 @@ find_python() {
   return 1
 }
 
-python=$(find_python) || fail "Python 3.10 or newer is needed, but '${PYTHON:-python3}' is $("${PYTHON:-python3}" --version 2>&1 || echo missing); install one or set PYTHON=/path/to/python3."
+version_of() { if command -v "$1" >/dev/null 2>&1; then "$1" --version 2>&1 || echo broken; else echo missing; fi; }
 
-# A .venv of another interpreter version, or a broken or moved one, is made anew.
-if [ -d "$venv" ] && ! { [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
-  echo "setup: $venv is broken or not ours (no pip, or an old Python); making it anew"
+python=$(find_python) || fail "Python 3.10 or newer is needed, but '${PYTHON:-python3}' is $(version_of "${PYTHON:-python3}"); install one or set PYTHON=/path/to/python3."
+
+# A .venv without pip (uv makes them so) gets it; one that is broken, moved or of an old Python is made anew.
+if [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" && ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  "$venv/bin/python" -m ensurepip >/dev/null 2>&1 || fail "$venv has no pip and 'python -m ensurepip' cannot give it one; remove $venv and run this again."
+fi
+if [ -d "$venv" ] && ! { [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python"; }; then
+  echo "setup: $venv is broken, moved or of an old Python; making it anew"
   rm -rf "$venv"
 fi
 rm -f "$stamp"

@@ -44,16 +44,33 @@ def test_an_old_python_is_refused_in_one_sentence(project):
     assert not (project / ".venv").exists()
 
 
+def test_without_any_python_one_sentence_is_said(project):
+    done = setup(project, PYTHON="no-such-python")
+    assert done.returncode != 0 and done.stderr == (
+        "setup: Python 3.10 or newer is needed, but 'no-such-python' is missing; "
+        "install one or set PYTHON=/path/to/python3.\n"
+    )
+
+
+NOWHERE = {
+    "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+    "PIP_EXTRA_INDEX_URL": "",
+    "PIP_FIND_LINKS": "",
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_RETRIES": "0",
+    "PYTHON": sys.executable,
+}
+
+
+def test_a_venv_without_pip_is_kept_and_given_one(project):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project / ".venv")], check=True)
+    (project / ".venv" / "mine").write_text("keep")
+    assert "the package registry cannot be reached" in setup(project, **NOWHERE).stderr  # so pip was there
+    assert (project / ".venv" / "mine").read_text() == "keep"
+
+
 def test_an_unreachable_registry_is_said_in_one_sentence(project):
-    nowhere = {
-        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
-        "PIP_EXTRA_INDEX_URL": "",
-        "PIP_FIND_LINKS": "",
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_RETRIES": "0",
-        "PYTHON": sys.executable,
-    }
-    done = setup(project, **nowhere)
+    done = setup(project, **NOWHERE)
     assert done.returncode != 0 and "the package registry cannot be reached" in done.stderr
     assert not (project / ".venv" / ".installed").exists()
 
