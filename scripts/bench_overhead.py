@@ -1,55 +1,110 @@
-"""Measures what TAL adds to a whole run over cross-entropy, in alternating runs.
+"""Measures what TAL adds to a whole run over cross-entropy.
 
-    python scripts/bench_overhead.py [--method l2p] [--dataset demo_lt] [--rounds 10] [key=value ...]
+    python scripts/bench_overhead.py [--method l2p] [--dataset demo_lt] [--rounds 3] [key=value ...]
 
-Each round runs both losses once, in alternating order, into fresh directories; the overhead is taken within a round,
-so that a slow spell of the machine falls on both. Printed: each round; the mean over the rounds with its standard
-error; and the fastest run of TAL against the fastest of CE, as what else the machine does can only slow a run.
+In each round a run with CE and one with TAL go side by side in one process and take turns: after every batch, of
+training and of evaluation, the other one goes on. Each has its own clock, which stands while it waits. So a slow
+spell of the machine falls on both. Printed: each round, and the mean over the rounds with its standard error.
 """
 
 import argparse
+import contextlib
+import io
 import statistics
 import tempfile
+import threading
 import time
 
 from pilot_tal.config import make_plan
 from pilot_tal.engine.run import Run, Shared, load_shared
 
 
-def seconds(method: str, dataset: str, loss: str, settings: list[str], shared: Shared | None) -> tuple[float, Shared]:
-    """Time of one whole run, without loading images and ViT."""
-    with tempfile.TemporaryDirectory() as output:
-        plan = make_plan(method, dataset, [f"loss={loss}", "seed=1993", f"output={output}", *settings])
-        (config,) = plan.runs
-        shared = shared or load_shared(config, plan.machine)
-        run = Run(config, plan.machine, shared)
-        start = time.perf_counter()
-        run.execute()
-        return time.perf_counter() - start, shared
+class Turns:
+    """Lets threads run one at a time, in turn, and clocks each."""
+
+    def __init__(self, names: tuple[str, ...]):
+        self.waiting, self.turn = list(names), names[0]
+        self.seconds = dict.fromkeys(names, 0.0)
+        self.changed = threading.Condition()
+
+    def begin(self, name: str) -> None:
+        """Waits for one's turn."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.turn == name)
+        self.started = time.perf_counter()
+
+    def end(self, name: str, for_good: bool = False) -> None:
+        """Lets the next one go on."""
+        self.seconds[name] += time.perf_counter() - self.started
+        with self.changed:
+            after = self.waiting[(self.waiting.index(name) + 1) % len(self.waiting)]
+            if for_good:
+                self.waiting.remove(name)
+            self.turn = after
+            self.changed.notify_all()
+
+
+def side_by_side(runs: dict[str, Run], shared: Shared) -> dict[str, float]:
+    """Seconds of each run."""
+    turns = Turns(tuple(runs))
+    failed: list[BaseException] = []
+
+    def hand_over(*_: object) -> None:
+        name = threading.current_thread().name
+        turns.end(name)
+        turns.begin(name)
+
+    def execute(name: str) -> None:
+        turns.begin(name)
+        try:
+            runs[name].execute()
+        except BaseException as error:  # the other thread must not wait for ever
+            failed.append(error)
+        finally:
+            turns.end(name, for_good=True)
+
+    hook = shared.backbone.vit.patch_embed.register_forward_pre_hook(hand_over)  # called once for each batch
+    try:
+        threads = [threading.Thread(target=execute, args=(name,), name=name) for name in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        hook.remove()
+    if failed:
+        raise failed[0]
+    return turns.seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="l2p")
     parser.add_argument("--dataset", default="demo_lt")
-    parser.add_argument("--rounds", type=int, default=10, help="default 10")
+    parser.add_argument("--rounds", type=int, default=3, help="default 3")
     parser.add_argument("settings", nargs="*", metavar="key=value")
     arguments = parser.parse_args()
-    _, shared = seconds(arguments.method, arguments.dataset, "ce", arguments.settings, None)  # warms up
-    times = {"ce": [], "tal": []}
-    overheads = []
-    for number in range(arguments.rounds):
-        for loss in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
-            took, _ = seconds(arguments.method, arguments.dataset, loss, arguments.settings, shared)
-            times[loss].append(took)
-        ce, tal = times["ce"][-1], times["tal"][-1]
-        overheads.append(100 * (tal / ce - 1))
-        print(f"round {number + 1}: CE {ce:.2f} s, TAL {tal:.2f} s, {overheads[-1]:+.2f} %", flush=True)
-    print(f"overhead of TAL over a whole {arguments.method} run on {arguments.dataset}:")
-    if len(overheads) > 1:
-        error = statistics.stdev(overheads) / len(overheads) ** 0.5
-        print(f"  mean of the rounds {statistics.mean(overheads):+.2f} % (standard error {error:.2f})")
-    print(f"  fastest against fastest {100 * (min(times['tal']) / min(times['ce']) - 1):+.2f} %")
+    shared, overheads = None, []
+    for number in range(arguments.rounds + 1):
+        with tempfile.TemporaryDirectory() as output:
+            runs = {}
+            for loss in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
+                settings = [f"loss={loss}", "seed=1993", f"output={output}", *arguments.settings]
+                plan = make_plan(arguments.method, arguments.dataset, settings)
+                shared = shared or load_shared(plan.runs[0], plan.machine)
+                runs[loss] = Run(plan.runs[0], plan.machine, shared)
+            with contextlib.redirect_stderr(io.StringIO()):  # both runs' progress
+                seconds = side_by_side(runs, shared)
+        overhead = 100 * (seconds["tal"] / seconds["ce"] - 1)
+        if number:  # the first round warms up
+            overheads.append(overhead)
+        title = f"round {number}" if number else "warm-up"
+        print(f"{title}: CE {seconds['ce']:.2f} s, TAL {seconds['tal']:.2f} s, {overhead:+.2f} %", flush=True)
+    error = f" (standard error {statistics.stdev(overheads) / len(overheads) ** 0.5:.2f})" if overheads[1:] else ""
+    print(
+        f"overhead of TAL over a whole {arguments.method} run on {arguments.dataset}: "
+        f"{statistics.mean(overheads):+.2f} %{error}"
+    )
 
 
 if __name__ == "__main__":
