@@ -39,11 +39,12 @@ def _draw(run: Run, states: list[TaskState], tail_colour: str) -> str:
             _curve(axes, states, what, in_tail == wanted, label=f"{name} classes", color=ink, linestyle=line)
         for before, _ in over_steps(states):
             axes.axvline(before, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
-        axes.set_ylim(0, None)
     panels[0].set_ylabel("Q")
     panels[1].set_ylabel("α·w")
     panels[1].set_xlabel("step")
     panels[1].axhline(1, color=INK, linewidth=1, alpha=0.6, label="α·w = 1")
+    for axes in panels:  # after all is drawn: the upper end must leave room for the line
+        axes.set_ylim(bottom=0)
     legend(shown, panels[1])
     return to_svg(shown)
 

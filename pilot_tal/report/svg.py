@@ -110,8 +110,13 @@ def to_svg(shown: Figure) -> str:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)  # hundredths of a point are finer than any screen
+    text = re.sub(r"<[^>]*>", _shorter, text)
     return text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
+
+
+def _shorter(tag: re.Match) -> str:
+    """A tag with its coordinates cut to hundredths of a point, finer than any screen; text lies between tags."""
+    return re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0])
 
 
 def standalone(svg: str) -> str:

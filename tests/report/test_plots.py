@@ -1,0 +1,29 @@
+"""What the plots show."""
+
+from synthetic_runs import write_run_directory
+
+from pilot_tal.report import plots_tal
+from pilot_tal.report.study import load_study
+from pilot_tal.report.svg import figure, to_svg
+
+
+def test_numbers_in_texts_are_not_cut():
+    shown, (axes,) = figure(2)
+    axes.plot([0, 1.23456789], [0.025, 0.075], label="lam=0.995")
+    axes.set_title("init_lr=0.001875")
+    axes.set_yticks([0.025, 0.075])
+    axes.legend()
+    svg = to_svg(shown)
+    for text in ("lam=0.995", "init_lr=0.001875", ">0.025<", ">0.075<"):
+        assert text in svg
+
+
+def test_the_line_of_calibration_is_in_sight_when_it_was_not_reached(tmp_path, monkeypatch):
+    write_run_directory(tmp_path, loss="tal", steps_a_task=5)
+    drawn = []
+    monkeypatch.setattr(plots_tal, "to_svg", lambda shown: drawn.append(shown) or "<svg/>")
+    (setting,) = load_study([tmp_path]).finished
+    list(plots_tal.tal_over_steps(setting))
+    for _, weights in (shown.axes for shown in drawn):
+        low, high = weights.get_ylim()
+        assert low == 0 and high > 1 and max(line.get_ydata()[-2] for line in weights.lines[:2]) < 0.1
