@@ -4,16 +4,17 @@ from synthetic_runs import write_run_directory
 
 from pilot_tal.report import plots_tal
 from pilot_tal.report.study import load_study
-from pilot_tal.report.svg import figure, to_svg
+from pilot_tal.report.svg import figure, style, to_svg
 
 
 def test_numbers_in_texts_are_not_cut():
-    shown, (axes,) = figure(2)
-    axes.plot([0, 1.23456789], [0.025, 0.075], label="lam=0.995")
-    axes.set_title("init_lr=0.001875")
-    axes.set_yticks([0.025, 0.075])
-    axes.legend()
-    svg = to_svg(shown)
+    with style():
+        shown, (axes,) = figure(2)
+        axes.plot([0, 1.23456789], [0.025, 0.075], label="lam=0.995")
+        axes.set_title("init_lr=0.001875")
+        axes.set_yticks([0.025, 0.075])
+        axes.legend()
+        svg = to_svg(shown)
     for text in ("lam=0.995", "init_lr=0.001875", ">0.025<", ">0.075<"):
         assert text in svg
 
