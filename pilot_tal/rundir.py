@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pilot_tal.errors import PilotTalError
-from pilot_tal.files import read_json, write_json, write_text
+from pilot_tal.files import write_json, write_text
 
 FORMAT = 1
 
@@ -126,16 +126,36 @@ def load_run(path: str | Path) -> Run:
     """
     path = Path(path)
     if not (path / "run.json").is_file():
-        raise PilotTalError(f"{path} is not a run directory: it has no run.json")
+        raise PilotTalError(f"{path} is not a run directory: it has no file run.json")
     info = _run_info(path / "run.json")
-    result = read_json(path / "result.json") if (path / "result.json").is_file() else {}
-    done = result.get("tasks_done", 0)
-    if not isinstance(done, int) or not 0 <= done <= info.num_tasks:
-        raise PilotTalError(f"{path / 'result.json'}: tasks_done must be 0 to {info.num_tasks}, got {done!r}")
+    done, finished = _read_result(path / "result.json", info.num_tasks)
     seen = np.cumsum(info.task_sizes)
     predictions = [_read_predictions(_predictions_file(path, t), int(seen[t])) for t in range(done)]
-    config, environment = read_json(path / "config.json"), read_json(path / "environment.json")
-    return Run(path, info, config, environment, predictions, bool(result.get("finished", False)))
+    config, environment = read_record(path / "config.json"), read_record(path / "environment.json")
+    return Run(path, info, config, environment, predictions, finished)
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """Reads one of a run's JSON files, which hold an object each.
+
+    Raises:
+        PilotTalError: the file cannot be read, or is damaged.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PilotTalError(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(file, f"not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise damaged(file, "not a JSON object")
+    return content
+
+
+def damaged(file: Path, reason: str) -> PilotTalError:
+    """The error for a file of a run whose content is broken: what is wrong with it, and the way out."""
+    run = file.parent.parent if file.parent.name == "predictions" else file.parent
+    return PilotTalError(f"{file} is damaged ({reason}); remove {run} to start this run anew")
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -163,37 +183,92 @@ def _predictions_file(path: Path, task: int) -> Path:
 
 
 def _run_info(path: Path) -> RunInfo:
-    content = read_json(path)
+    content = read_record(path)
     known = {f.name for f in fields(RunInfo)}
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise PilotTalError(f"{path} is not of run format {FORMAT}; it was written by another version")
+    if content.get("format") != FORMAT:
+        raise PilotTalError(f"{path} is not of run format {FORMAT}: another version or program wrote it")
+    wrong = next((name for name, fits in _FITS.items() if name in content and not fits(content[name])), None)
+    if wrong is not None:
+        raise damaged(path, f"{wrong} has a wrong value")
     try:
         return RunInfo(**{key: value for key, value in content.items() if key in known})
     except (TypeError, PilotTalError) as error:
-        raise PilotTalError(f"{path} is incomplete: {error}") from error
+        raise damaged(path, f"it is incomplete: {error}") from error
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_whole(v) and 0 <= v < 1 << 31 for v in value)
+
+
+def _are_sizes(value: Any) -> bool:
+    return _are_counts(value) and len(value) > 0 and min(value) > 0
+
+
+_FITS = {
+    **dict.fromkeys(("dataset", "method", "loss", "fidelity", "engine"), _is_text),
+    "seed": _is_whole,
+    "task_sizes": _are_sizes,
+    **dict.fromkeys(("class_names", "notes"), _are_texts),
+    **dict.fromkeys(("class_order", "train_counts"), _are_counts),
+}
+
+
+def _read_result(path: Path, tasks: int) -> tuple[int, bool]:
+    """Tasks done, and whether the run is finished."""
+    if not path.is_file():
+        return 0, False
+    result = read_record(path)
+    done, finished = result.get("tasks_done", 0), result.get("finished", False)
+    if not _is_whole(done) or not 0 <= done <= tasks:
+        raise damaged(path, f"tasks_done must be 0 to {tasks}, got {done!r}")
+    if not isinstance(finished, bool):
+        raise damaged(path, f"finished must be true or false, got {finished!r}")
+    return done, finished
 
 
 def _read_predictions(path: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [(int(row["true"]), int(row["pred"])) for row in csv.DictReader(file)]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 2)
     except OSError as error:
         raise PilotTalError(f"cannot read {path}: {error.strerror or error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise PilotTalError(f"{path} must have the columns image, true, pred with whole numbers") from error
-    table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    except (KeyError, TypeError, ValueError, OverflowError, csv.Error) as error:
+        raise damaged(path, "it must have the columns image, true, pred with whole numbers") from error
     if table.size and (table.min() < 0 or table.max() >= classes):
-        raise PilotTalError(f"{path} has labels outside 0 … {classes - 1}")
+        raise damaged(path, f"it has labels outside 0 … {classes - 1}")
     return table[:, 0], table[:, 1]
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    entries = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            entries.append(json.loads(line))
-        except ValueError as error:
-            raise PilotTalError(f"{path}, line {number}, is not valid JSON: {error}") from error
-    return entries
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise PilotTalError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise damaged(path, "not a text file") from error
+    return [_read_line(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"line {number} is not valid JSON: {error}") from error
+    if not isinstance(entry, dict):
+        raise damaged(path, f"line {number} is not a JSON object")
+    return entry

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.rundir import Run
+from pilot_tal.rundir import Run, damaged
 
 CALIBRATED = 0.9  # mean α·w over the classes at the end of a task from which on we call TAL calibrated
 
@@ -30,9 +29,10 @@ def read_states(run: Run) -> list[TaskState]:
     """
     lines: dict[int, list[dict]] = {}
     for line in run.tal_log():
-        lines.setdefault(line.get("task"), []).append(line)
-    if not all(isinstance(task, int) and 0 <= task < run.info.num_tasks for task in lines):
-        raise PilotTalError(f"{run.path / 'tal.jsonl'} names a task outside 0 … {run.info.num_tasks - 1}")
+        task = line.get("task")
+        if not isinstance(task, int) or not 0 <= task < run.info.num_tasks:
+            raise damaged(run.path / "tal.jsonl", f"it names a task outside 0 … {run.info.num_tasks - 1}")
+        lines.setdefault(task, []).append(line)
     return [_task_state(run, task, lines[task]) for task in sorted(lines)]
 
 
@@ -54,15 +54,12 @@ def _task_state(run: Run, task: int, lines: list[dict]) -> TaskState:
     try:
         steps = np.array([line["step"] for line in lines], dtype=int)
         q, weights = (np.array([line[key] for line in lines], dtype=float) for key in ("Q", "weights"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise PilotTalError(
-            f"{run.path / 'tal.jsonl'}: each line needs step, Q and weights, equally long in a task"
-        ) from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = "each line needs step, Q and weights, equally long in a task"
+        raise damaged(run.path / "tal.jsonl", reason) from error
     # One weight for each class of the task, or for each class seen so far.
     classes = q.shape[1] if q.ndim == 2 else 0
     if weights.shape != q.shape or classes not in (run.info.task_sizes[task], stop):
-        raise PilotTalError(
-            f"{run.path / 'tal.jsonl'}: task {task} has {run.info.task_sizes[task]} classes, "
-            f"but {classes} values a line"
-        )
+        reason = f"task {task} has {run.info.task_sizes[task]} classes, but {classes} values a line"
+        raise damaged(run.path / "tal.jsonl", reason)
     return TaskState(task, steps, np.arange(stop - classes, stop), q, weights)

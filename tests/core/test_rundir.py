@@ -1,5 +1,7 @@
 """A run directory is read back as it was written, and what is wrong in it is named."""
 
+import json
+
 import pytest
 
 from pilot_tal.errors import PilotTalError
@@ -44,13 +46,23 @@ def test_the_name_changes_with_any_value_of_the_config():
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
-        ("run.json", "{", r"run.json is not valid JSON"),
+        ("run.json", "{", r"run.json is damaged \(not valid JSON.*remove .* to start this run anew"),
         ("run.json", '{"format": 9}', "is not of run format 1"),
-        ("run.json", '{"format": 1, "dataset": "x"}', "run.json is incomplete"),
+        ("run.json", '{"format": 1, "dataset": "x"}', r"run.json is damaged \(it is incomplete"),
+        ("run.json", "[]", "run.json is damaged"),
+        ("run.json", "{}", "is not of run format 1"),
+        ("result.json", "[]", r"result.json is damaged \(not a JSON object"),
+        ("result.json", '{"tasks_done": true}', "tasks_done must be 0 to 2, got True"),
+        ("result.json", '{"tasks_done": 1, "finished": "no"}', "finished must be true or false"),
+        ("result.json", "[" * 100_000, "result.json is damaged"),
+        ("environment.json", "[1]", "environment.json is damaged"),
+        ("config.json", "null", "config.json is damaged"),
         ("result.json", '{"tasks_done": 7}', "tasks_done must be 0 to 2, got 7"),
-        ("config.json", "", "config.json is not valid JSON"),
+        ("config.json", "", r"config.json is damaged \(not valid JSON"),
         ("predictions/task00.csv", "image,true,pred\nx,0,5\n", "has labels outside 0 … 1"),
         ("predictions/task00.csv", "image,true\nx,0\n", "must have the columns image, true, pred"),
+        ("predictions/task00.csv", f"image,true,pred\nx,0,{10**30}\n", "with whole numbers"),
+        ("predictions/task00.csv", "image,true,pred\n" + "x" * 200_000, "with whole numbers"),
         ("predictions/task00.csv", None, "cannot read .*task00.csv: No such file"),
     ],
 )
@@ -63,9 +75,33 @@ def test_what_is_wrong_is_named(run, file, content, sentence):
         load_run(run)
 
 
-def test_a_broken_line_of_a_log_is_named(run):
-    (run / "tal.jsonl").write_text('{"task": 0}\n{"task"\n')
-    with pytest.raises(PilotTalError, match=r"tal.jsonl, line 2, is not valid JSON"):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("dataset", 1), ("method", None), ("loss", ["tal"]), ("fidelity", {}), ("engine", 2)),
+        *(("seed", "1993"), ("seed", 1.5), ("task_sizes", 3), ("task_sizes", [3, 0]), ("task_sizes", [[2], 1])),
+        *(("class_names", "abc"), ("class_names", [1, 2, 3]), ("class_order", [0, 1, None]), ("notes", "x")),
+        *(("train_counts", [5, 3, -1]), ("train_counts", [5, 3, 10**30]), ("train_counts", ["5", 3, 1])),
+    ],
+)
+def test_wrong_values_of_a_run_are_named(run, name, value):
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(content | {name: value}))
+    with pytest.raises(PilotTalError, match=rf"run.json is damaged \({name} has a wrong value\); remove"):
+        load_run(run)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"task": 0}\n{"task"\n', "line 2 is not valid JSON"),
+        (b"[1]\n", "line 1 is not a JSON object"),
+        (b"\xff\xfe\x00", "not a text file"),
+    ],
+)
+def test_a_broken_log_is_named(run, content, reason):
+    (run / "tal.jsonl").write_bytes(content)
+    with pytest.raises(PilotTalError, match=rf"tal.jsonl is damaged \({reason}.*remove .* to start this run anew"):
         load_run(run).tal_log()
 
 
@@ -74,5 +110,5 @@ def test_folders_without_runs_are_refused(tmp_path):
         find_runs([tmp_path / "nowhere"])
     with pytest.raises(PilotTalError, match="no runs found"):
         find_runs([tmp_path])
-    with pytest.raises(PilotTalError, match=r"has no run\.json"):
+    with pytest.raises(PilotTalError, match=r"has no file run\.json"):
         load_run(tmp_path)
