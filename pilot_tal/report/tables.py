@@ -8,7 +8,7 @@ from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.report.paper import paper_numbers
 from pilot_tal.report.study import BASELINE, Arm, Setting, Study, known_first
 from pilot_tal.report.table import Table, difference_cell, name_cell, percent_cell, spread_cell
-from pilot_tal.report.text import ENGINES, LOSSES, METHODS, clean
+from pilot_tal.report.text import ENGINES, LOSSES, METHODS, clean, exact
 
 _OVERVIEW = ("a_mean", "a_tail", "a_head")
 _COMPARED = ("a_mean", "a_tail")
@@ -60,8 +60,8 @@ def paper_layout_table(study: Study) -> Table:
             cells = [name_cell(group if loss == BASELINE else named)]
             for place, key in keys:
                 mean = _mean(arms.get(place), key)
-                best = mean is not None and mean == bests[place, key] and len(rows) > 1
-                top = mean is not None and mean == tops[place, key] and rivals[place] > 1
+                best = mean is not None and exact(mean) == bests[place, key] and len(rows) > 1
+                top = mean is not None and exact(mean) == tops[place, key] and rivals[place] > 1
                 cells.append(percent_cell(mean, best=best, top=top))
             table.rows.append(cells)
     return table
@@ -166,11 +166,12 @@ def _mean(arm: Arm | None, key: str) -> float | None:
 
 
 def _best_mean(arms: Iterable[Arm | None], key: str) -> float | None:
-    means = [mean for arm in arms if (mean := _mean(arm, key)) is not None]
+    means = [exact(mean) for arm in arms if (mean := _mean(arm, key)) is not None]
     return _BEST[key](means) if means else None
 
 
 def _is_best(setting: Setting, arm: Arm, key: str) -> bool:
     """Best of its setting; with a single arm nothing is."""
     arms = setting.finished_arms()
-    return len(arms) > 1 and _mean(arm, key) is not None and _mean(arm, key) == _best_mean(arms, key)
+    mean = _mean(arm, key)
+    return len(arms) > 1 and mean is not None and exact(mean) == _best_mean(arms, key)

@@ -86,16 +86,16 @@ def slug(text: str) -> str:
 
 def percent(value: float | None, digits: int = 2) -> str:
     """A fraction in percent; a dash when there is none."""
-    return "–" if value is None else _minus(f"{_exact(100 * value):.{digits}f}")
+    return "–" if value is None else _minus(f"{exact(100 * value):.{digits}f}")
 
 
 def points(value: float, digits: int = 2) -> str:
     """A difference of fractions in percentage points, with its sign."""
-    shown = f"{_exact(100 * value):+.{digits}f}"
+    shown = f"{exact(100 * value):+.{digits}f}"
     return _minus(shown) if float(shown) else f"{0:.{digits}f}"
 
 
-def _exact(value: float) -> float:
+def exact(value: float) -> float:
     """Without the last bits, so that 2.75 reached in two ways is shown as one number."""
     return round(value, 9)
 

@@ -6,7 +6,7 @@ from pilot_tal.metrics import Difference
 from pilot_tal.report.paper import departures, in_paper
 from pilot_tal.report.study import BASELINE, Arm, Setting, Study, same_data
 from pilot_tal.report.tal_state import CALIBRATED, mean_weights
-from pilot_tal.report.text import LOSSES, clean, interval, number, points
+from pilot_tal.report.text import LOSSES, clean, exact, interval, number, points
 
 _VOTED = ("l2p", "dualprompt")  # methods that choose prompts by a vote of the batch in `pilot` fidelity
 
@@ -28,9 +28,12 @@ def verdict(difference: Difference, loss: str) -> str:
     """What the interval lets us say."""
     if difference.low is None or difference.high is None:
         return "With one shared seed there is no interval: this is an observation, not a result."
-    if difference.low > 0:
+    low, high = exact(difference.low), exact(difference.high)
+    if low == high:
+        return "The difference does not vary over the seeds: the interval has no width and shows nothing beyond them."
+    if low > 0:
         return f"The interval lies above 0: {loss} helps the tail here."
-    if difference.high < 0:
+    if high < 0:
         return f"The interval lies below 0: {loss} harms the tail here."
     return f"The interval includes 0: these runs do not show that {loss} changes the tail."
 
@@ -74,21 +77,28 @@ def _one(setting: Setting, arm: Arm, difference: Difference) -> str:
 
 def _many(loss: str, cases: list[tuple[Setting, Arm, Difference]]) -> str:
     name = LOSSES.get(loss, clean(loss))
-    means = [difference.mean for _, _, difference in cases]
-    lows = [difference.low for _, _, difference in cases if difference.low is not None]
-    highs = [difference.high for _, _, difference in cases if difference.high is not None]
+    means = [exact(difference.mean) for _, _, difference in cases]
     text = (
         f"On the tail, {name} changes accuracy by {points(sum(means) / len(means), 1)} points against "
         f"{LOSSES[BASELINE]} on average over {len(cases)} comparisons (from {points(min(means), 1)} to "
         f"{points(max(means), 1)}): higher in {sum(m > 0 for m in means)}, "
-        f"lower in {sum(m < 0 for m in means)}."
+        f"lower in {sum(m < 0 for m in means)}{f', equal in {means.count(0)}' if 0 in means else ''}."
     )
-    if not lows:
-        return f"{text} None has more than one seed, so there is no interval."
-    above, below = sum(low > 0 for low in lows), sum(high < 0 for high in highs)
+    return f"{text} {_intervals([difference for _, _, difference in cases])}"
+
+
+def _intervals(differences: list[Difference]) -> str:
+    """Where the intervals lie; one without width lies nowhere."""
+    found = [(exact(d.low), exact(d.high)) for d in differences if d.low is not None and d.high is not None]
+    if not found:
+        return "None has more than one seed, so there is no interval."
+    wide = [(low, high) for low, high in found if low < high]
+    above, below = sum(low > 0 for low, _ in wide), sum(high < 0 for _, high in wide)
+    flat = len(found) - len(wide)
+    still = f" In {flat} it has no width, for the seeds do not vary." if flat else ""
     return (
-        f"{text} The 95 % interval lies above 0 in {above}, below 0 in {below} and includes 0 in "
-        f"{len(lows) - above - below}."
+        f"The 95 % interval lies above 0 in {above}, below 0 in {below} and includes 0 in "
+        f"{len(wide) - above - below}.{still}"
     )
 
 
@@ -138,11 +148,12 @@ def _seed_caveats(setting: Setting) -> Iterator[str]:
 def _calibration_caveats(setting: Setting) -> Iterator[str]:
     for arm in setting.finished_arms():
         weights = [w for result in arm.results.values() for w in mean_weights(result.run)]
-        if weights and sum(weights) / len(weights) < CALIBRATED:
+        low = [w for w in weights if w < CALIBRATED]
+        if low:
             yield (
-                f"Too few steps for {arm.label} to calibrate: at the end of a task the mean α·w over its "
-                f"classes is {sum(weights) / len(weights):.2f} on average ({min(weights):.2f} to "
-                f"{max(weights):.2f}), below the calibrated 1, so negatives weighed less than meant."
+                f"Too few steps for {arm.label} to calibrate in {len(low)} of {number(len(weights), 'task')} over all "
+                f"seeds: at the end of these the mean α·w over the classes is {sum(low) / len(low):.2f} on average "
+                f"({min(low):.2f} to {max(low):.2f}), below the calibrated 1, so negatives weighed less than meant."
             )
         elif arm.loss == "tal" and not weights:
             yield f"{arm.label} has no log of its state (tal.jsonl): whether it calibrated is not known."
