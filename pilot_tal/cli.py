@@ -47,6 +47,9 @@ def main() -> None:
     except PilotTalError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except PermissionError as error:
+        typer.echo(f"error: no permission for {error.filename}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -113,6 +113,10 @@ def make_plan(method: str, dataset: str, items: Iterable[str] = (), quick: bool 
     _known("method", method, METHODS)
     _known("dataset", dataset, CARDS)
     values = _parse(items)
+    if "tuned_epoch" in values:  # LAMDA-PILOT's name
+        if "epochs" in values:
+            raise PilotTalError("epochs and tuned_epoch are one setting; give epochs alone")
+        values["epochs"] = values.pop("tuned_epoch")
     losses, seeds = _losses_and_seeds(values)
     options = _loss_options(values, losses)
     machine = _machine(values)
@@ -255,7 +259,9 @@ def _method_settings(method: str, dataset: str, values: dict[str, str]) -> dict[
     from pilot_tal.learners import config_dict, load_method_config
 
     if "epochs" in values:
-        values["tuned_epoch"] = values.pop("epochs")
+        values["tuned_epoch"] = epochs = values.pop("epochs")
+        if not epochs.isdecimal() or int(epochs) < 1:
+            raise PilotTalError(f"epochs must be a whole number of at least 1, got {epochs!r}")
     known = set(all_keys(method)) | {"tuned_epoch"}
     for key in values:
         if key not in known:

@@ -9,11 +9,11 @@ class PilotTalError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, or None when nothing is close; `lam` is closest to `tal.lam`."""
+    """The known name closest to `name`, or None when nothing is close; `lam` means `tal.lam`, `lr` means `init_lr`."""
     names = sorted(known)
-    dotted = [full for full in names if full.rpartition(".")[1:] == (".", name.lower())]
-    if dotted:
-        return dotted[0]
+    longer = [full for full in names if full.endswith((f".{name.lower()}", f"_{name.lower()}"))]
+    if longer:
+        return longer[0]
     matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     return matches[0] if matches else None
 

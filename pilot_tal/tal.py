@@ -402,9 +402,11 @@ def _check_finite(logits: Tensor) -> None:
     if bool(logits.isfinite().all()):
         return
     row, column = (~logits.isfinite()).nonzero()[0].tolist()
+    value = logits[row, column].item()
+    left_out = "to leave classes out, slice their columns away instead of setting them to -inf"
     raise PilotTalError(
-        f"logits must be finite, got {logits[row, column].item()} in row {row}, column {column}; "
-        "to leave classes out, slice their columns away instead of setting them to -inf"
+        f"logits must be finite, got {value} in row {row}, column {column}; "
+        + (left_out if value == -math.inf else "if training diverged, lower the learning rate")
     )
 
 

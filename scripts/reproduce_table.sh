@@ -14,12 +14,26 @@ for setting in "$@"; do
     --*) echo "reproduce_table: settings are key=value, got $setting" >&2; exit 2 ;;
   esac
 done
-for dataset in ${DATASETS:-cub_lt imagenetr_lt food101_lt}; do
+datasets=${DATASETS:-cub_lt imagenetr_lt food101_lt}
+methods=${METHODS:-l2p dualprompt coda_prompt lae mos}
+for dataset in $datasets; do
+  echo "== looking for the images and the ViT of $dataset"
+  "${pilot_tal[@]}" compare "${methods%% *}" "$dataset" "$@" --dry-run >/dev/null
+done
+failed=()
+for dataset in $datasets; do
   for tasks in ${TASKS:-5 10}; do
-    for method in ${METHODS:-l2p dualprompt coda_prompt lae mos}; do
+    for method in $methods; do
       echo "== $method on $dataset, $tasks tasks"
-      "${pilot_tal[@]}" compare "$method" "$dataset" tasks="$tasks" "$@"
+      status=0
+      "${pilot_tal[@]}" compare "$method" "$dataset" tasks="$tasks" "$@" || status=$?
+      if [ $status -ge 128 ]; then exit $status; fi  # interrupted
+      if [ $status -ne 0 ]; then failed+=("$method on $dataset, $tasks tasks"); fi
     done
   done
 done
 "${pilot_tal[@]}" report "$output" --output "$output/report/table"
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'reproduce_table: not finished: %s\n' "${failed[@]}" >&2
+  exit 1
+fi

@@ -40,7 +40,11 @@ def run_cells(plan: Plan) -> list[Path]:
         else:
             typer.echo(place, err=True)
             shared = shared or load_shared(config, plan.machine, data)
-            Run(config, plan.machine, shared).execute()
+            try:
+                Run(config, plan.machine, shared).execute()
+            except KeyboardInterrupt:
+                typer.echo("stopped; the same command goes on after the last finished task", err=True)
+                raise
         paths.append(path)
     return paths
 

@@ -26,8 +26,7 @@ def compare(
         show_plan(plan)
         return
     study = load_study(run_cells(plan))
-    setting = {key: value for key, value in plan.runs[0].record().items() if key not in ("loss", "seed")}
-    name = f"{dataset}-{method}-{config_hash(setting)}"
+    name = f"{dataset}-{method}-{config_hash({'runs': [config.record() for config in plan.runs]})}"
     page = build_report(study, Path(plan.machine.output) / "report" / name)
     print_summary(study)
     typer.echo(f"report: {page}")

@@ -16,7 +16,7 @@ from pilot_tal.engine.checkpoint import Checkpoint, drop_cache, load_checkpoint,
 from pilot_tal.engine.environment import describe
 from pilot_tal.engine.lock import only_process
 from pilot_tal.engine.progress import Progress
-from pilot_tal.engine.record import StepLog, extend_lines
+from pilot_tal.engine.record import StepLog, extend_lines, read_lines
 from pilot_tal.errors import PilotTalError
 from pilot_tal.files import read_json
 from pilot_tal.images import Batches, ImageStore, build_transforms, derive_seed
@@ -95,7 +95,9 @@ def load_backbone(config: RunConfig) -> FrozenViT:
     from safetensors.torch import load_file
 
     if config.weights != "bundled" or config.img_size is not None:
-        raise PilotTalError("backbone=demo_vit comes with its weights and its image size: leave both unset")
+        raise PilotTalError(
+            "backbone=demo_vit comes with its weights and its image size: give weights=bundled and no img_size"
+        )
     return build_from_state(load_file(demo_vit_path()), DEMO_VIT["num_heads"], "demo_vit")
 
 
@@ -151,7 +153,8 @@ class Run:
             if is_finished(self.path):
                 return self.path
             for left in self.path.rglob(".*.tmp"):  # of a process that was killed while writing
-                left.unlink()
+                if left.is_file():
+                    left.unlink()
             rundir.write_run(self.path, self.info, resolved(self.config, self.shared.data), self._environment())
             torch.manual_seed(derive_seed("build", self.config.seed))
             learner = self.build()
@@ -159,6 +162,8 @@ class Run:
             done = 0
             if checkpoint is not None:
                 done = checkpoint.tasks_done
+                for name in ("steps.jsonl", "tal.jsonl"):
+                    read_lines(self.path / name)  # a damaged log is better found now than after the next task
                 learner.load_checkpoint_state(checkpoint.learner)
                 learner.cache.load_state(checkpoint.cache)
             self._train(learner, done)
@@ -174,6 +179,8 @@ class Run:
         if not file.is_file():
             return {**here, "resumed": []}
         began = read_json(file)
+        if not isinstance(began, dict):
+            raise PilotTalError(f"{file} is damaged; remove {self.path} to start this run anew")
         return {**began, "resumed": [*began.get("resumed", []), here]}
 
     def train_batches(self, task: TaskInfo) -> Batches:

@@ -48,4 +48,13 @@ def build_learner(
         raise PilotTalError(f"{method} needs a {CONFIGS[method].__name__}, got {type(config).__name__}")
     if not 1 <= num_tasks <= num_classes:
         raise PilotTalError(f"{num_tasks} tasks cannot share {num_classes} classes")
+    _check_blocks(config, backbone.depth)
     return _LEARNERS[method](backbone, config, num_classes, num_tasks, fidelity)
+
+
+def _check_blocks(config: MethodConfig, depth: int) -> None:
+    """A ViT with fewer blocks than named takes those it has, as in LAMDA-PILOT; with none, nothing would be learnt."""
+    for name in ("adapt_blocks", "prompt_layer_idx", "e_prompt_layer_idx"):
+        blocks = getattr(config, name, [0])
+        if not any(0 <= block < depth for block in blocks):
+            raise PilotTalError(f"{name} must name at least one of the ViT's blocks 0 … {depth - 1}, got {blocks}")

@@ -59,6 +59,9 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
         ("l2pp", "cub_lt", "tasks=5", "unknown method 'l2pp': did you mean 'l2p'"),
         ("l2p", "cub", "tasks=5", "unknown dataset 'cub': did you mean 'cub_lt'"),
         ("l2p", "cub_lt", "taks=5", "unknown key 'taks': did you mean 'tasks'"),
+        ("l2p", "cub_lt", "lr=0.9", "unknown key 'lr': did you mean 'init_lr'"),
+        ("l2p", "cub_lt", "epochs=0", "epochs must be a whole number of at least 1, got '0'"),
+        ("l2p", "cub_lt", "epochs=2.5", "epochs must be a whole number of at least 1, got '2.5'"),
         ("l2p", "cub_lt", "lam=0.9", "unknown key 'lam': did you mean 'tal.lam'"),
         ("l2p", "cub_lt", "losses=ce,tall", "unknown loss 'tall': did you mean 'tal'"),
         ("l2p", "cub_lt", "tal.lamb=0.9", "unknown option of loss 'tal' 'lamb': did you mean 'lam'"),
@@ -79,7 +82,6 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
         ("l2p", "cub_lt", "tasks", "settings are written key=value, got 'tasks'"),
         ("l2p", "cub_lt", "seeds=a,b", "seeds must be whole numbers"),
         ("l2p", "cub_lt", "seeds=-1", "seeds must be 0 to"),
-        ("l2p", "cub_lt", "epochs=0", "tuned_epoch must be at least 1"),
         ("l2p", "cub_lt", "batch_size=many", "batch_size"),
         ("l2p", "cub_lt", "workers=-2", "workers must be at least 0"),
         ("l2p", "cub_lt", "init_cls=10", "init_cls and increment go together"),
@@ -95,6 +97,13 @@ def test_what_is_wrong_is_refused_at_once_with_the_nearest_name(method, dataset,
 def test_one_and_one_point_zero_are_one_run():
     one, other = (make_plan("l2p", "cub_lt", [f"tal.r={r}"]).runs[1] for r in ("1", "1.0"))
     assert one.record() == other.record()
+
+
+def test_the_epochs_may_go_by_lamda_pilots_name():
+    for quick in (False, True):
+        assert make_plan("l2p", "demo_lt", ["tuned_epoch=3"], quick).runs[0].settings["tuned_epoch"] == 3
+    with pytest.raises(PilotTalError, match="epochs and tuned_epoch are one setting"):
+        make_plan("l2p", "demo_lt", ["tuned_epoch=3", "epochs=3"])
 
 
 def test_a_key_given_twice_is_refused():

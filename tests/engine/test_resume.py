@@ -123,6 +123,23 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_still_loads(tmp_path):
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("steps.jsonl", b"{"), ("tal.jsonl", b"\xff\xfe"), ("tal.jsonl", b"[1]"), ("environment.json", b"[]")],
+)
+def test_a_damaged_log_is_said_before_training_goes_on(name, content, images, tmp_path, monkeypatch):
+    wanted = settings(images, tmp_path, "loss=tal")
+    with monkeypatch.context() as patch:
+        patch.setattr("pilot_tal.engine.run.Run._write_result", lambda self, done: (_ for _ in ()).throw(Broken))
+        with pytest.raises(Broken):
+            command("run", "l2p", "folder_lt", *wanted, "--quick")
+    (run,) = find_runs([tmp_path])
+    (run / name).write_bytes(content)
+    (run / ".folder.tmp").mkdir()
+    status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick")
+    assert status == 2 and f"remove {run} to start this run anew" in printed.replace("\n", " "), printed
+
+
 def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")

@@ -54,6 +54,22 @@ def test_a_finished_run_is_not_run_again(images, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
 
 
+def test_another_comparison_gets_another_report(images, tmp_path):
+    for losses in ("ce,tal", "ce,focal"):
+        wanted = settings(images, tmp_path, "seeds=1993", f"losses={losses}")
+        assert command("compare", "lae", "folder_lt", *wanted, "--quick")[0] == 0
+    assert len(list((tmp_path / "report").glob("folder_lt-lae-*/index.html"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [("lae", "adapt_blocks=[12]"), ("lae", "adapt_blocks=[]"), ("dualprompt", "e_prompt_layer_idx=[-1]")],
+)
+def test_blocks_that_the_vit_does_not_have_are_refused(method, setting, images, tmp_path):
+    status, printed = command("run", method, "folder_lt", *settings(images, tmp_path, setting, "loss=ce"), "--quick")
+    assert status == 2 and "must name at least one of the ViT's blocks 0 … 11" in printed
+
+
 def test_the_same_command_elsewhere_gives_the_same_bytes(images, tmp_path):
     for place in ("a", "b"):
         wanted = settings(images, tmp_path / place, "seed=5")
