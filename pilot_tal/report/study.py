@@ -14,11 +14,13 @@ import numpy as np
 
 from pilot_tal.errors import PilotTalError
 from pilot_tal.metrics import Difference, Spread, paired_difference, rank_classes, spread, summarize
+from pilot_tal.report.tal_state import read_states
 from pilot_tal.report.text import DATASETS, ENGINES, LOSSES, METHODS, clean, number, slug
 from pilot_tal.rundir import Run, find_runs, load_run
 
 BASELINE = "ce"
 # Keys of a config that name the run or the machine, not what was trained.
+_WITH_TASKS = {"init_cls", "increment", "checksum", "manifest"}  # keys that may follow a setting's tasks or classes
 _NOT_COMPARED = {
     *("dataset", "method", "loss", "losses", "seed", "seeds", "fidelity", "tasks", "engine"),
     *("output", "device", "workers", "cache", "data_root"),
@@ -29,7 +31,7 @@ Values = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run and its metrics."""
+    """A run and its metrics, which an unfinished one does not have."""
 
     run: Run
     metrics: dict[str, Any]
@@ -49,6 +51,13 @@ class Arm:
     own_variant: str = ""
     results: dict[int, Result] = field(default_factory=dict)
     unfinished: list[Run] = field(default_factory=list)
+    counts: bool = True
+    """Whether it is in headlines and may be the best; quick runs are only where there are no others."""
+
+    @property
+    def quick(self) -> bool:
+        """Whether its runs took a few steps only."""
+        return ("quick", "true") in self.shared
 
     @property
     def seeds(self) -> list[int]:
@@ -190,29 +199,51 @@ class Study:
 
 
 def load_study(paths: "Study | Iterable[str | Path]") -> Study:
-    """Reads all runs at or below `paths`; what was read before is passed through."""
+    """Reads all runs at or below `paths`; what was read before is passed through.
+
+    A run found below a folder that cannot be read is left out and named in the remarks.
+
+    Raises:
+        PilotTalError: a path is no folder, a run that was given itself cannot be read, or none can.
+    """
     if isinstance(paths, Study):
         return paths
-    return make_study([load_run(path) for path in find_runs(paths)])
+    given = [Path(path) for path in paths]
+    results: list[Result] = []
+    failures: dict[Path, PilotTalError] = {}
+    for path in find_runs(given):
+        try:
+            results.append(_read(path))
+        except PilotTalError as error:
+            if path in given:
+                raise
+            failures[path] = error
+    if not results:
+        raise next(iter(failures.values()))
+    left_out = (f"Left out, for it cannot be read: {clean(path.name)}. {clean(e)}." for path, e in failures.items())
+    return make_study(results, left_out)
 
 
-def make_study(runs: Sequence[Run]) -> Study:
-    """Sorts runs into settings and arms."""
+def make_study(results: Sequence[Result], left_out: Iterable[str] = ()) -> Study:
+    """Sorts runs into settings and arms; `left_out` are remarks on runs that are not among them."""
     settings: dict[tuple, Setting] = {}
     arms: dict[tuple, Arm] = {}
-    remarks: list[str] = []
-    for run in runs:
-        info = run.info
+    remarks = list(left_out)
+    for result in results:
+        info = result.run.info
         key = (info.dataset, info.method, info.task_sizes, info.fidelity, tuple(sorted(info.class_order)))
         setting = settings.setdefault(key, Setting(*key))
-        identity = (info.engine, info.loss, *_config_values(run))
+        identity = (info.engine, info.loss, *_config_values(result.run))
         if (key, identity) not in arms:
             arms[key, identity] = Arm(*identity)
             setting.arms.append(arms[key, identity])
-        _add(arms[key, identity], run, remarks)
+        _add(arms[key, identity], result, remarks)
     for setting in settings.values():
         setting.arms.sort(key=lambda a: (known_first(ENGINES, a.engine), a.shared, known_first(LOSSES, a.loss), a.own))
-        _label(setting.arms)
+    _count([arm for setting in settings.values() for arm in setting.arms])
+    for setting in settings.values():
+        alike = [s for s in settings.values() if (s.dataset, s.method) == (setting.dataset, setting.method)]
+        _label(setting.arms, [arm for s in alike for arm in s.arms])
     ordered = sorted(settings.values(), key=_setting_order)
     _name_files(ordered, lambda s: f"{s.dataset} {s.method} {s.tasks_name} {s.fidelity}")
     return Study(ordered, remarks)
@@ -226,19 +257,28 @@ def same_data(a: Run, b: Run) -> bool:
     )
 
 
-def _add(arm: Arm, run: Run, remarks: list[str]) -> None:
+def _read(path: Path) -> Result:
+    """Reads a run and all that the report needs of it, so that what is broken shows here."""
+    run = load_run(path)
     info = run.info
     if not run.finished or len(run.predictions) < info.num_tasks:
+        return Result(run, {})
+    read_states(run)
+    try:
+        return Result(run, summarize(run.predictions, info.task_sizes, info.train_counts, info.class_order))
+    except PilotTalError as error:
+        raise PilotTalError(f"{run.path}: {error}") from error
+
+
+def _add(arm: Arm, result: Result, remarks: list[str]) -> None:
+    run, seed = result.run, result.run.info.seed
+    if not result.metrics:
         arm.unfinished.append(run)
-    elif info.seed in arm.results:
-        kept = arm.results[info.seed].run
+    elif seed in arm.results:
+        kept = arm.results[seed].run
         remarks.append(f"{clean(run.path.name)} repeats {clean(kept.path.name)} and was left out.")
     else:
-        try:
-            metrics = summarize(run.predictions, info.task_sizes, info.train_counts, info.class_order)
-        except PilotTalError as error:
-            raise PilotTalError(f"{run.path}: {error}") from error
-        arm.results[info.seed] = Result(run, metrics)
+        arm.results[seed] = result
 
 
 def _config_values(run: Run) -> tuple[Values, Values]:
@@ -263,13 +303,23 @@ def _flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
         yield prefix, value if isinstance(value, str) else json.dumps(value)
 
 
-def _label(arms: list[Arm]) -> None:
-    """Names each arm by its loss and whatever else tells it from the others."""
+def _count(arms: list[Arm]) -> None:
+    """Lets quick runs count only where no other run has finished."""
+    others = any(arm.results and not arm.quick for arm in arms)
+    for arm in arms:
+        arm.counts = not (arm.quick and others)
+
+
+def _label(arms: list[Arm], kin: list[Arm]) -> None:
+    """Names each arm of a setting by its loss and whatever else tells it from its kin: all of dataset and method."""
     engines = {arm.engine for arm in arms}
     for arm in arms:
-        mates = [a for a in arms if a.engine == arm.engine]
-        arm.variant = ", ".join(_distinct([a.shared for a in mates], arm.shared))
-        arm.own_variant = ", ".join(_distinct([a.own for a in mates if a.loss == arm.loss], arm.own))
+        mates, others = ([a for a in group if a.engine == arm.engine] for group in (arms, kin))
+        variant = _distinct([a.shared for a in mates], [a.shared for a in others], arm.shared)
+        named = arm.counts or "quick=true" in variant
+        arm.variant = ", ".join(variant if named else [*variant, "quick=true"])
+        own = ([a.own for a in group if a.loss == arm.loss] for group in (mates, others))
+        arm.own_variant = ", ".join(_distinct(*own, arm.own))
         engine = ENGINES.get(arm.engine, arm.engine) if len(engines) > 1 else ""
         extra = [text for text in (engine, arm.variant, arm.own_variant) if text]
         name = LOSSES.get(arm.loss, arm.loss)
@@ -287,10 +337,11 @@ def _name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
         taken.add(item.slug)
 
 
-def _distinct(all_values: list[Values], values: Values) -> list[str]:
-    """`key=value` for each key on which the arms do not agree."""
-    common = set.intersection(*(set(v) for v in all_values))
-    return [f"{key.split('.')[-1]}={value}" for key, value in values if (key, value) not in common]
+def _distinct(mates: list[Values], kin: list[Values], values: Values) -> list[str]:
+    """`key=value` for each key on which the kin do not agree; keys that follow the tasks count among mates only."""
+    here, everywhere = (set.intersection(*(set(v) for v in group)) for group in (mates, kin))
+    named = ((key.split(".")[-1], value, (key, value)) for key, value in values)
+    return [f"{n}={v}" for n, v, item in named if item not in (here if n in _WITH_TASKS else everywhere)]
 
 
 def known_first(known: dict[str, str], name: str) -> tuple[int, str]:

@@ -3,9 +3,11 @@
 import json
 
 import pytest
-from synthetic_runs import long_tailed_counts, write_run_directory
+from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
 
 from pilot_tal.errors import PilotTalError
+from pilot_tal.report import build_report
+from pilot_tal.report.study import load_study
 from pilot_tal.report.tal_state import read_states
 from pilot_tal.rundir import load_run
 
@@ -19,3 +21,50 @@ def test_a_state_of_wrong_values_is_damaged(tmp_path, wrong):
     (path / "tal.jsonl").write_text(json.dumps(STATE | wrong) + "\n")
     with pytest.raises(PilotTalError, match=r"tal\.jsonl is damaged .*remove .* to start this run anew"):
         read_states(load_run(path))
+
+
+def _break(path, name, content):
+    """Replaces a file of a run; None removes it, a folder takes the place of ...."""
+    file = path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    if content is ...:
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("run.json", b'{"a": 1}', "is not of run format 1"),
+        ("run.json", b"", "run.json is damaged"),
+        ("run.json", ..., "it has no file run.json"),
+        ("result.json", b'{"tasks_do', "result.json is damaged"),
+        ("result.json", b"[]", "result.json is damaged"),
+        ("predictions/task00.csv", None, "task00.csv: No such file"),
+        ("predictions/task01.csv", b"image,true,pred\n", "there are no predictions after task 1"),
+        ("tal.jsonl", b"[1]\n", "tal.jsonl is damaged"),
+        ("tal.jsonl", b"\xff\x00", "tal.jsonl is damaged"),
+    ],
+)
+def test_a_bad_run_below_a_folder_is_named_and_the_others_are_reported(tmp_path, name, content, reason):
+    write_comparison(tmp_path / "runs", seeds=(1, 2), **SMALL)
+    bad = write_run_directory(tmp_path / "runs", loss="tal", seed=3, **SMALL)
+    _break(bad, name, content)
+    study = load_study([tmp_path / "runs"])
+    assert [arm.seeds for arm in study.settings[0].arms] == [[1, 2], [1, 2]]
+    (remark,) = study.remarks
+    assert remark.startswith(f"Left out, for it cannot be read: {bad.name}. ") and reason in remark
+    page = build_report(study, tmp_path / "report").read_text(encoding="utf-8")
+    assert f"Left out, for it cannot be read: {bad.name}." in page
+    for paths in ([bad], [tmp_path / "runs", bad]):
+        with pytest.raises(PilotTalError, match=reason):
+            load_study(paths)
+
+
+def test_a_folder_of_bad_runs_only_is_refused(tmp_path):
+    for seed in (1, 2):
+        _break(write_run_directory(tmp_path, seed=seed, **SMALL), "run.json", b"{")
+    with pytest.raises(PilotTalError, match=r"run\.json is damaged"):
+        load_study([tmp_path])
