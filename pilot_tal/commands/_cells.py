@@ -60,6 +60,8 @@ def show_plan(plan: Plan) -> None:
     first = plan.runs[0]
     record = {key: value for key, value in first.record().items() if key not in ("loss", "seed")}
     typer.echo(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).rstrip())
+    losses = {config.loss: dict(config.loss_options) for config in plan.runs}
+    typer.echo(yaml.safe_dump({"losses": losses}, sort_keys=False).rstrip())
     shared = load_shared(first, plan.machine)
     runs = [Run(config, plan.machine, shared) for config in plan.runs]
     left = [run for run in runs if not is_finished(run.path)]

@@ -18,8 +18,10 @@ def describe(device: str, weights: str, manifest: str, law: dict[str, Any]) -> d
 
     return {
         "pilot_tal": pilot_tal.__version__,
-        "commit": _commit(),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_since_commit": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "command": sys.argv,
+        "working_directory": str(Path.cwd()),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -39,13 +41,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
-    """The commit of this checkout; None for an installed package."""
+def _git(*arguments: str) -> str | None:
+    """What git says of this checkout; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        command = ["git", "-C", str(root), *arguments]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
