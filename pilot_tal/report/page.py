@@ -10,7 +10,7 @@ from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.report.study import BASELINE, Arm, Setting, Study
 from pilot_tal.report.svg import Plot, inline
 from pilot_tal.report.table import Table
-from pilot_tal.report.text import ENGINES, LOSSES, clean, interval, number, percent, points
+from pilot_tal.report.text import DATASETS, ENGINES, LOSSES, clean, interval, number, percent, points
 from pilot_tal.report.words import lead_sentences, setting_caveats, study_caveats
 
 _FURTHER_DEFINITIONS = (
@@ -68,9 +68,9 @@ def plot_file(folder: str, plot: Plot) -> str:
 
 
 def _title(study: Study) -> str:
-    datasets = list(dict.fromkeys(s.dataset_name for s in study.settings))
+    datasets = list(dict.fromkeys(DATASETS.get(s.dataset, clean(s.dataset)) for s in study.settings))
     losses = list(dict.fromkeys(LOSSES.get(a.loss, clean(a.loss)) for s in study.settings for a in s.arms))
-    return f"{' and '.join(losses)} on {', '.join(datasets)}"
+    return f"{' and '.join(filter(None, (', '.join(losses[:-1]), losses[-1])))} on {', '.join(datasets)}"
 
 
 def _section(section: Section, index: int) -> dict[str, Any]:

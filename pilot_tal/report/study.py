@@ -1,10 +1,12 @@
 """Runs sorted into settings, and each setting's runs into arms that can be compared.
 
-A setting is a dataset, a method, its tasks and a fidelity. An arm is what differs inside one: the engine, the
-loss and any other value of the config, over several seeds. Two arms are compared on the seeds they share.
+A setting is a dataset with its training images, a method, its tasks and a fidelity. An arm is what differs inside
+one: the engine, the loss and any other value of the config, over several seeds. Two arms are compared on the seeds
+they share.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,15 +18,17 @@ from pilot_tal.errors import PilotTalError
 from pilot_tal.metrics import Difference, Spread, paired_difference, rank_classes, spread, summarize
 from pilot_tal.report.tal_state import read_states
 from pilot_tal.report.text import DATASETS, ENGINES, LOSSES, METHODS, clean, number, slug
-from pilot_tal.rundir import Run, find_runs, load_run
+from pilot_tal.rundir import Run, RunInfo, find_runs, load_run
 
 BASELINE = "ce"
-# Keys of a config that name the run or the machine, not what was trained.
 _WITH_TASKS = {"init_cls", "increment", "checksum", "manifest"}  # keys that may follow a setting's tasks or classes
+# Keys of a config that name the run or the machine, not what was trained.
 _NOT_COMPARED = {
     *("dataset", "method", "loss", "losses", "seed", "seeds", "fidelity", "tasks", "engine"),
     *("output", "device", "workers", "cache", "data_root"),
 }
+_CHECKSUM = "data.checksum"
+_DIGEST = re.compile(r"(?:^|(?<=@))([0-9a-f]{8})[0-9a-f]{8,}$")  # a checksum, or one behind a file's name
 
 Values = tuple[tuple[str, str], ...]
 
@@ -101,7 +105,10 @@ class Setting:
     method: str
     task_sizes: tuple[int, ...]
     fidelity: str
-    originals: tuple[int, ...]
+    data: tuple[tuple[int, str, int], ...]
+    """Original index, name and number of training images of each class, by ascending original index."""
+    data_note: str = ""
+    """What tells the data from those of other settings of the dataset; empty where nothing needs to."""
     slug: str = ""
     arms: list[Arm] = field(default_factory=list)
 
@@ -112,8 +119,9 @@ class Setting:
 
     @property
     def dataset_name(self) -> str:
-        """Display name of the dataset."""
-        return DATASETS.get(self.dataset, clean(self.dataset))
+        """Display name of the dataset, with a note where there are several of its kind."""
+        name = DATASETS.get(self.dataset, clean(self.dataset))
+        return f"{name} ({self.data_note})" if self.data_note else name
 
     @property
     def method_name(self) -> str:
@@ -155,19 +163,11 @@ class Setting:
         mine, other = arm.values(metric), base.values(metric)
         return paired_difference({s: v for s, v in mine.items() if s in seeds}, other)
 
-    def reference(self) -> Run:
-        """The run whose class names and counts are shown: a finished one of this program, if there is any."""
-        finished = [result.run for arm in self.arms for result in arm.results.values()]
-        unfinished = [run for arm in self.arms for run in arm.unfinished]
-        return min(finished or unfinished, key=lambda run: run.info.engine != "native")
-
     def classes(self) -> "Classes":
         """The classes, by ascending original index."""
-        info = self.reference().info
-        place = np.argsort(info.class_order)
-        counts = np.array(info.train_counts)[place]
-        rank = rank_classes(counts, self.originals)
-        return Classes(np.array(self.originals), [clean(info.class_names[k]) for k in place], counts, rank)
+        originals, names, counts = zip(*self.data, strict=True)
+        rank = rank_classes(counts, originals)
+        return Classes(np.array(originals), list(map(clean, names)), np.array(counts), rank)
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def make_study(results: Sequence[Result], left_out: Iterable[str] = ()) -> Study
     remarks = list(left_out)
     for result in results:
         info = result.run.info
-        key = (info.dataset, info.method, info.task_sizes, info.fidelity, tuple(sorted(info.class_order)))
+        key = (info.dataset, info.method, info.task_sizes, info.fidelity, _data(info))
         setting = settings.setdefault(key, Setting(*key))
         identity = (info.engine, info.loss, *_config_values(result.run))
         if (key, identity) not in arms:
@@ -239,13 +239,14 @@ def make_study(results: Sequence[Result], left_out: Iterable[str] = ()) -> Study
             setting.arms.append(arms[key, identity])
         _add(arms[key, identity], result, remarks)
     for setting in settings.values():
-        setting.arms.sort(key=lambda a: (known_first(ENGINES, a.engine), a.shared, known_first(LOSSES, a.loss), a.own))
+        setting.arms.sort(key=_arm_order)
     _count([arm for setting in settings.values() for arm in setting.arms])
     for setting in settings.values():
         alike = [s for s in settings.values() if (s.dataset, s.method) == (setting.dataset, setting.method)]
         _label(setting.arms, [arm for s in alike for arm in s.arms])
     ordered = sorted(settings.values(), key=_setting_order)
-    _name_files(ordered, lambda s: f"{s.dataset} {s.method} {s.tasks_name} {s.fidelity}")
+    _note_data(ordered)
+    _name_files(ordered, lambda s: f"{s.dataset} {s.data_note} {s.method} {s.tasks_name} {s.fidelity}")
     return Study(ordered, remarks)
 
 
@@ -268,6 +269,33 @@ def _read(path: Path) -> Result:
         return Result(run, summarize(run.predictions, info.task_sizes, info.train_counts, info.class_order))
     except PilotTalError as error:
         raise PilotTalError(f"{run.path}: {error}") from error
+
+
+def _data(info: RunInfo) -> tuple[tuple[int, str, int], ...]:
+    """The same for all seeds, whose class orders differ."""
+    return tuple(sorted(zip(info.class_order, info.class_names, info.train_counts, strict=True)))
+
+
+def _note_data(settings: Sequence[Setting]) -> None:
+    """Notes what tells apart the data of settings that have one dataset and equally many classes."""
+    kinds: dict[tuple[str, int], dict[tuple, list[Setting]]] = {}
+    for setting in settings:
+        kinds.setdefault((setting.dataset, len(setting.data)), {}).setdefault(setting.data, []).append(setting)
+    for kind in kinds.values():
+        for note, alike in zip(_notes(list(kind)), kind.values(), strict=True):
+            for setting in alike:
+                setting.data_note = note
+
+
+def _notes(data: list[tuple]) -> list[str]:
+    """A short note on each, by the first of its features that differs between any two."""
+    if len(data) == 1:
+        return [""]
+    counts = [[count for *_, count in classes] for classes in data]
+    ranges = [f"{min(c)}–{max(c)} images a class" for c in counts]
+    sums = [f"{sum(c)} training images" for c in counts]
+    numbers = [f"data {i}" for i in range(1, len(data) + 1)]
+    return next(notes for notes in (ranges, sums, numbers) if len(set(notes)) == len(data))
 
 
 def _add(arm: Arm, result: Result, remarks: list[str]) -> None:
@@ -314,7 +342,9 @@ def _label(arms: list[Arm], kin: list[Arm]) -> None:
     """Names each arm of a setting by its loss and whatever else tells it from its kin: all of dataset and method."""
     engines = {arm.engine for arm in arms}
     for arm in arms:
-        mates, others = ([a for a in group if a.engine == arm.engine] for group in (arms, kin))
+        # What counts is not named after quick runs beside it.
+        groups = ([a for a in g if a.engine == arm.engine and a.counts >= arm.counts] for g in (arms, kin))
+        mates, others = groups
         variant = _distinct([a.shared for a in mates], [a.shared for a in others], arm.shared)
         named = arm.counts or "quick=true" in variant
         arm.variant = ", ".join(variant if named else [*variant, "quick=true"])
@@ -338,10 +368,25 @@ def _name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
 
 
 def _distinct(mates: list[Values], kin: list[Values], values: Values) -> list[str]:
-    """`key=value` for each key on which the kin do not agree; keys that follow the tasks count among mates only."""
+    """`key=value` for each key on which the kin do not agree; keys that follow the setting count among mates only."""
     here, everywhere = (set.intersection(*(set(v) for v in group)) for group in (mates, kin))
-    named = ((key.split(".")[-1], value, (key, value)) for key, value in values)
-    return [f"{n}={v}" for n, v, item in named if item not in (here if n in _WITH_TASKS else everywhere)]
+    found = []
+    for key, value in values:
+        name = key.split(".")[-1]
+        of_setting = name in _WITH_TASKS or key.startswith("data.")
+        if (key, value) not in (here if of_setting else everywhere) and not (key == _CHECKSUM and _is_told(mates)):
+            shown = _DIGEST.sub(r"\1", value)
+            found.append(f"{name}={shown}")
+    return found
+
+
+def _is_told(mates: list[Values]) -> bool:
+    """Whether the other keys of the data tell the arms' checksums apart."""
+    checksums: dict[Values, set[str | None]] = {}
+    for values in mates:
+        others = tuple((key, value) for key, value in values if key.startswith("data.") and key != _CHECKSUM)
+        checksums.setdefault(others, set()).add(dict(values).get(_CHECKSUM))
+    return all(len(found) == 1 for found in checksums.values())
 
 
 def known_first(known: dict[str, str], name: str) -> tuple[int, str]:
@@ -349,6 +394,10 @@ def known_first(known: dict[str, str], name: str) -> tuple[int, str]:
     return (list(known).index(name) if name in known else len(known), name)
 
 
+def _arm_order(arm: Arm) -> tuple:
+    return (known_first(ENGINES, arm.engine), arm.quick, arm.shared, known_first(LOSSES, arm.loss), arm.own)
+
+
 def _setting_order(setting: Setting) -> tuple:
     names = (known_first(DATASETS, setting.dataset), known_first(METHODS, setting.method))
-    return (*names, len(setting.task_sizes), setting.task_sizes, setting.fidelity, setting.originals)
+    return (*names, len(setting.task_sizes), setting.task_sizes, setting.fidelity, setting.data)

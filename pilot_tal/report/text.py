@@ -4,6 +4,7 @@ Names of classes, datasets and losses come from outside; `clean` makes them prin
 escapes them in one place: HTML in the template engine, Markdown and LaTeX here.
 """
 
+import hashlib
 import re
 
 from pilot_tal.metrics import Difference, Spread
@@ -54,6 +55,7 @@ _LATEX = {
     "×": r"$\times$",
     "…": r"\ldots{}",
 }
+_LONGEST_SLUG = 60
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 
 
@@ -80,8 +82,11 @@ def markdown(text: str) -> str:
 
 
 def slug(text: str) -> str:
-    """A safe file name."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
+    """A safe file name; a long one is cut, with a hash of all of `text` at its end."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
+    if len(name) <= _LONGEST_SLUG:
+        return name
+    return f"{name[:_LONGEST_SLUG].rstrip('-')}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def percent(value: float | None, digits: int = 2) -> str:

@@ -28,9 +28,9 @@ def mixed_runs(tmp_path_factory) -> Path:
     """Several settings, losses, engines and fidelities, hostile names, and runs that did not finish."""
     root = tmp_path_factory.mktemp("mixed") / "runs"
     small = {"task_sizes": (7, 7, 7), "counts": long_tailed_counts(21, 60, 3), "tests": 8, "steps_a_task": 40}
-    names = [f"{EVIL} {i}" for i in range(21)]
+    small["class_names"] = [f"{EVIL} {i}" for i in range(21)]
     losses = (("ce", 0.0), ("tal", 0.2), ("balanced_softmax", 0.3))
-    write_comparison(root, losses=losses, class_names=names, notes=(f"Note {EVIL}",), **small)
+    write_comparison(root, losses=losses, notes=(f"Note {EVIL}",), **small)
     write_comparison(root, engine="lamda-pilot", **small)
     write_comparison(root, method="lae", losses=(("ce", 0.0), ("tal", -0.35)), **small)
     write_comparison(root, fidelity="fixed", seeds=(1993,), **small)

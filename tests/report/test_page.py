@@ -106,6 +106,14 @@ def test_page_says_what_came_out_and_defines_its_terms(demo_report):
     assert "6 finished runs, 0 unfinished." in text
 
 
+def test_title_lists_the_losses(tmp_path, demo_report):
+    assert "<title>CE and TAL on Demo-LT</title>" in demo_report.read_text(encoding="utf-8")
+    small = {"counts": [9, 5, 4, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
+    write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0), ("focal", 0)), seeds=(1,), **small)
+    page = build_report([tmp_path], tmp_path / "report")
+    assert "<title>CE, TAL and Focal on Demo-LT</title>" in page.read_text(encoding="utf-8")
+
+
 def test_mixed_page_has_all_settings_and_all_caveats(mixed_report):
     text = " ".join(read(mixed_report).text)
     for title in (

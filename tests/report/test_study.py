@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from synthetic_runs import SEEDS, long_tailed_counts, write_comparison, write_run_directory
 
+from pilot_tal.report import build_report, tables
 from pilot_tal.report.study import load_study
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
@@ -99,11 +100,55 @@ def test_unfinished_runs_are_in_no_mean(tmp_path):
     assert tal.spread("a_tail").n == 2
 
 
-def test_runs_on_other_data_are_not_paired(tmp_path):
+def test_runs_on_other_test_images_are_not_paired(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
-    write_comparison(tmp_path, losses=(("tal", 0),), **(SMALL | {"counts": long_tailed_counts(8, 40, 3)}))
+    write_comparison(tmp_path, losses=(("tal", 0),), **(SMALL | {"tests": 6}))
     (setting,) = load_study([tmp_path]).settings
     assert setting.pairs(setting.arms[1]) == [] and setting.difference(setting.arms[1], "a_tail") is None
+
+
+def test_other_training_images_are_another_setting_with_counts_and_tail_of_its_own(tmp_path):
+    forth, back = (long_tailed_counts(8, 40, 3)[::step] for step in (1, -1))
+    write_comparison(tmp_path / "a", config={"data": {"n_max": 30, "checksum": "0" * 64}}, **SMALL)
+    write_comparison(
+        tmp_path / "b", config={"data": {"n_max": 40, "checksum": "1" * 64}}, **(SMALL | {"counts": forth})
+    )
+    (few, many) = load_study([tmp_path]).settings
+    assert [labels(few), labels(many)] == [["CE", "TAL"]] * 2
+    assert [arm.seeds for arm in few.arms + many.arms] == [list(SEEDS)] * 4
+    assert few.title == "Demo-LT (3–30 images a class) · L2P · 2 tasks · pilot"
+    assert many.title == "Demo-LT (3–40 images a class) · L2P · 2 tasks · pilot"
+    assert many.classes().counts.tolist() == forth.tolist()
+    write_comparison(tmp_path / "c", **(SMALL | {"counts": back}))
+    settings = load_study([tmp_path]).settings
+    assert {setting.dataset_name for setting in settings} == {f"Demo-LT (data {i})" for i in (1, 2, 3)}
+    columns = tables.paper_layout_table(load_study([tmp_path])).columns
+    assert len({column[:2] for column in columns[1:]}) == len({setting.slug for setting in settings}) == 3
+    tails = {setting.slug: setting.classes().tail.tolist() for setting in settings if 40 in setting.classes().counts}
+    assert sorted(tails.values()) == [[False] * 4 + [True] * 4, [True] * 4 + [False] * 4]
+
+
+def test_a_checksum_is_short_in_a_label_and_only_there_where_nothing_else_tells(tmp_path):
+    digests = [f"{i}" * 64 for i in range(3)]
+    for i, seed in enumerate((0, 1)):
+        data = {"split_seed": seed, "checksum": digests[i]}
+        write_run_directory(tmp_path / f"told{i}", config={"data": data}, **SMALL)
+        data = {"split_seed": 0, "checksum": digests[i]}
+        write_run_directory(tmp_path / f"not{i}", config={"data": data, "weights": f"a.bin@{digests[i][:16]}"}, **SMALL)
+    (setting,) = load_study([tmp_path / "told0", tmp_path / "told1"]).settings
+    assert labels(setting) == ["CE (split_seed=0)", "CE (split_seed=1)"]
+    (setting,) = load_study([tmp_path / "not0", tmp_path / "not1"]).settings
+    assert labels(setting) == [f"CE (checksum={d[:8]}, weights=a.bin@{d[:8]})" for d in digests[:2]]
+
+
+def test_however_much_differs_file_names_stay_short_and_apart(tmp_path):
+    for i in range(2):
+        config = {f"key_number_{k}": f"value {i} of {k}" for k in range(30)}
+        write_comparison(tmp_path / str(i), seeds=(1,), config=config, dataset="a_long_name" * 9, **SMALL)
+    study = load_study([tmp_path])
+    slugs = [arm.slug for arm in study.settings[0].arms]
+    assert len(set(slugs)) == 4 and max(map(len, [*slugs, study.settings[0].slug])) < 75
+    assert build_report(study, tmp_path / "report").is_file()
 
 
 def test_per_class_means_follow_the_original_class_through_every_order(tmp_path):
