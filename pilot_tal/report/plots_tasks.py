@@ -66,7 +66,7 @@ def differences(study: Study, metric: str, name: str) -> Plot | None:
         (setting, arm, difference)
         for setting in study.finished
         for arm in setting.compared_arms()
-        if (difference := setting.difference(arm, metric)) is not None
+        if arm.counts and (difference := setting.difference(arm, metric)) is not None
     ]
     if not cases:
         return None

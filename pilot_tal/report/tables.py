@@ -48,8 +48,9 @@ def paper_layout_table(study: Study) -> Table:
     table = Table("paper_layout", title, columns, 1)
     groups = _method_groups(study)
     everything = [arms for rows in groups.values() for arms in rows.values()]
+    counted = {name: [p for arms in rows.values() for p in arms if arms[p].counts] for name, rows in groups.items()}
     tops = {k: _best_mean([arms.get(k[0]) for arms in everything], k[1]) for k in keys}
-    rivals = {p: sum(any(p in arms for arms in rows.values()) for rows in groups.values()) for p in places}
+    rivals = {p: sum(p in found for found in counted.values()) for p in places}
     for group, rows in groups.items():
         table.rules.add(len(table.rows))
         bests = {k: _best_mean([arms.get(k[0]) for arms in rows.values()], k[1]) for k in keys}
@@ -59,9 +60,11 @@ def paper_layout_table(study: Study) -> Table:
             named = added if below_baseline else f"{group} {added}"
             cells = [name_cell(group if loss == BASELINE else named)]
             for place, key in keys:
-                mean = _mean(arms.get(place), key)
-                best = mean is not None and exact(mean) == bests[place, key] and len(rows) > 1
-                top = mean is not None and exact(mean) == tops[place, key] and rivals[place] > 1
+                arm = arms.get(place)
+                mean = _mean(arm, key)
+                rank = exact(mean) if arm and arm.counts and mean is not None else None
+                best = rank is not None and rank == bests[place, key] and len(rows) > 1
+                top = rank is not None and rank == tops[place, key] and rivals[place] > 1
                 cells.append(percent_cell(mean, best=best, top=top))
             table.rows.append(cells)
     return table
@@ -166,12 +169,12 @@ def _mean(arm: Arm | None, key: str) -> float | None:
 
 
 def _best_mean(arms: Iterable[Arm | None], key: str) -> float | None:
-    means = [exact(mean) for arm in arms if (mean := _mean(arm, key)) is not None]
+    means = [exact(mean) for arm in arms if arm and arm.counts and (mean := _mean(arm, key)) is not None]
     return _BEST[key](means) if means else None
 
 
 def _is_best(setting: Setting, arm: Arm, key: str) -> bool:
     """Best of its setting; with a single arm nothing is."""
-    arms = setting.finished_arms()
+    arms = [a for a in setting.finished_arms() if a.counts]
     mean = _mean(arm, key)
-    return len(arms) > 1 and mean is not None and exact(mean) == _best_mean(arms, key)
+    return len(arms) > 1 and arm.counts and mean is not None and exact(mean) == _best_mean(arms, key)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from pilot_tal.metrics import Difference
+from pilot_tal.report.defaults import changes
 from pilot_tal.report.paper import departures, in_paper
 from pilot_tal.report.study import BASELINE, Arm, Setting, Study, same_data
 from pilot_tal.report.tal_state import CALIBRATED, mean_weights
@@ -17,7 +18,7 @@ def lead_sentences(study: Study) -> list[str]:
     for setting in study.settings:
         for arm in setting.compared_arms():
             difference = setting.difference(arm, "a_tail")
-            if difference is not None:
+            if arm.counts and difference is not None:
                 found.setdefault(arm.loss, []).append((setting, arm, difference))
     if not found:
         return [_nothing_to_compare(study)]
@@ -41,6 +42,9 @@ def verdict(difference: Difference, loss: str) -> str:
 def study_caveats(study: Study) -> list[str]:
     """What a reader must know about the runs as a whole."""
     found = list(study.remarks)
+    quick = sum(len(arm.results) for setting in study.settings for arm in setting.arms if not arm.counts)
+    if quick:
+        found.append(f"In no headline, no overview plot and never bold: {number(quick, 'quick run')} of a few steps.")
     for setting in study.settings:
         for arm in setting.arms:
             for run in arm.unfinished:
@@ -78,13 +82,34 @@ def _one(setting: Setting, arm: Arm, difference: Difference) -> str:
 def _many(loss: str, cases: list[tuple[Setting, Arm, Difference]]) -> str:
     name = LOSSES.get(loss, clean(loss))
     means = [exact(difference.mean) for _, _, difference in cases]
+    span, base = (points(min(means), 1), points(max(means), 1)), LOSSES[BASELINE]
+    if _alike(cases):
+        average = points(sum(means) / len(means), 1)
+        change = (
+            f"{average} points against {base} on average over {len(cases)} comparisons (from {span[0]} to {span[1]})"
+        )
+    else:
+        change = (
+            f"{span[0]} to {span[1]} points against {base} over {len(cases)} comparisons, not averaged, for they "
+            "differ in more than dataset, method, tasks and fidelity"
+        )
     text = (
-        f"On the tail, {name} changes accuracy by {points(sum(means) / len(means), 1)} points against "
-        f"{LOSSES[BASELINE]} on average over {len(cases)} comparisons (from {points(min(means), 1)} to "
-        f"{points(max(means), 1)}): higher in {sum(m > 0 for m in means)}, "
+        f"On the tail, {name} changes accuracy by {change}: higher in {sum(m > 0 for m in means)}, "
         f"lower in {sum(m < 0 for m in means)}{f', equal in {means.count(0)}' if 0 in means else ''}."
     )
     return f"{text} {_intervals([difference for _, _, difference in cases])}"
+
+
+def _alike(cases: list[tuple[Setting, Arm, Difference]]) -> bool:
+    """Whether all arms have one configuration, apart from the defaults of their methods and datasets."""
+    if len({(arm.engine, arm.variant, arm.own_variant) for _, arm, _ in cases}) > 1:
+        return False
+    kinds = {(setting.dataset_name, setting.method): (setting, arm) for setting, arm, _ in cases}
+    if len(kinds) == 1:
+        return True
+    changed = [changes(*case) for case in kinds.values()]
+    values = [found and {name: value for name, (value, _) in found.items()} for found in changed]
+    return None not in changed and all(found == values[0] for found in values)
 
 
 def _intervals(differences: list[Difference]) -> str:
@@ -105,9 +130,10 @@ def _intervals(differences: list[Difference]) -> str:
 def _nothing_to_compare(study: Study) -> str:
     if not study.finished:
         return "No run has finished, so there is nothing to compare yet."
-    losses = {arm.loss for setting in study.finished for arm in setting.finished_arms()}
-    if losses == {BASELINE}:
-        return f"All finished runs use {LOSSES[BASELINE]}: there is no other loss to compare it with."
+    arms = [arm for setting in study.finished for arm in setting.finished_arms()]
+    if {arm.loss for arm in arms if arm.counts} == {BASELINE}:
+        which = "All finished runs" if all(arm.counts for arm in arms) else "All finished runs but quick ones"
+        return f"{which} use {LOSSES[BASELINE]}: there is no other loss to compare it with."
     return f"No loss shares seed, setting and data with {LOSSES[BASELINE]}, so there is nothing to compare."
 
 

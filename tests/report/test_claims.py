@@ -3,12 +3,15 @@
 import json
 import math
 
+import pytest
 from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
 
+from pilot_tal.config import make_plan
 from pilot_tal.metrics import Difference
 from pilot_tal.report import tables
+from pilot_tal.report.plots import overview_plots
 from pilot_tal.report.study import load_study
-from pilot_tal.report.words import lead_sentences, setting_caveats, verdict
+from pilot_tal.report.words import lead_sentences, setting_caveats, study_caveats, verdict
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
 
@@ -53,3 +56,75 @@ def test_one_task_that_did_not_calibrate_is_said(tmp_path):
     (setting,) = load_study([tmp_path]).settings
     said = " ".join(setting_caveats(setting))
     assert "Too few steps for TAL to calibrate in 1 of 3 tasks" in said and "(0.20 to 0.20)" in said
+
+
+def test_quick_runs_stay_out_of_headlines_where_there_are_others(tmp_path):
+    write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0.3)), **SMALL)
+    write_comparison(tmp_path, method="lae", epochs=2, config={"quick": True}, **SMALL)
+    write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0.6)), epochs=2, config={"quick": True}, **SMALL)
+    study = load_study([tmp_path])
+    (lead,) = lead_sentences(study)
+    assert "Demo-LT with L2P in 2 tasks" in lead and "TAL changes" in lead
+    assert "never bold: 12 quick runs" in " ".join(study_caveats(study))
+    overview, layout = tables.overview_table(study), tables.paper_layout_table(study)
+    for row in overview.rows:
+        assert not ("quick=true" in row[4].text and any(cell.best for cell in row))
+    assert any(cell.best for row in overview.rows for cell in row)
+    assert [row[0].text for row in layout.rows] == [
+        "L2P",
+        "+ TAL",
+        "L2P (epochs=2, quick=true)",
+        "+ TAL",
+        "LAE (quick=true)",
+        "+ TAL",
+    ]
+    assert not any(cell.best or cell.top for row in layout.rows[2:] for cell in row)
+    svg = overview_plots(study)[0].svg
+    assert "L2P" in svg and "LAE" not in svg and "quick" not in svg
+
+
+def test_a_report_on_quick_runs_only_compares_them(tmp_path):
+    write_comparison(tmp_path, config={"quick": True}, **SMALL)
+    study = load_study([tmp_path])
+    assert lead_sentences(study)[0].startswith("On the tail, TAL changes accuracy by")
+    assert study_caveats(study) == [] and len(overview_plots(study)) == 2
+    assert any(cell.best for row in tables.overview_table(study).rows for cell in row)
+
+
+def test_quick_tal_beside_full_ce_is_no_comparison(tmp_path):
+    write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
+    write_comparison(tmp_path, method="lae", config={"quick": True}, **SMALL)
+    assert lead_sentences(load_study([tmp_path]))[0].startswith("All finished runs but quick ones use CE")
+
+
+@pytest.mark.parametrize("other", [
+    {"epochs": 1}, {"method": "lae", "epochs": 1}, {"config": {"loss": {"name": "tal", "lam": 0.9}}},
+])  # fmt: skip
+def test_other_configurations_are_not_averaged(tmp_path, other):
+    for options in ({"config": {"loss": {"name": "tal", "lam": 0.995}}}, other):
+        write_comparison(tmp_path, losses=(("tal", 0.3),), **(SMALL | options))
+        write_comparison(tmp_path, losses=(("ce", 0),), **(SMALL | options | {"config": {"loss": {"name": "ce"}}}))
+    (lead,) = lead_sentences(load_study([tmp_path]))
+    assert "over 2 comparisons, not averaged" in lead and "on average" not in lead
+
+
+def test_methods_with_the_defaults_of_their_own_are_averaged(tmp_path):
+    for method in ("l2p", "lae"):
+        settings = make_plan(method, "cub_lt").runs[0].record()["settings"]
+        write_comparison(tmp_path, dataset="cub_lt", method=method, config={"settings": settings}, **SMALL)
+    assert "on average over 2 comparisons" in lead_sentences(load_study([tmp_path]))[0]
+
+
+def test_configurations_of_different_tasks_are_named(tmp_path):
+    write_comparison(tmp_path, epochs=20, config={"init_cls": 4}, **SMALL)
+    write_comparison(tmp_path, epochs=1, config={"init_cls": 2}, **(SMALL | {"task_sizes": (2, 2, 4)}))
+    study = load_study([tmp_path])
+    assert [row[0].text for row in tables.paper_layout_table(study).rows] == [
+        "L2P (epochs=20)",
+        "+ TAL",
+        "L2P (epochs=1)",
+        "+ TAL",
+    ]
+    assert [row[4].text for row in tables.overview_table(study).rows] == [
+        f"{loss} (epochs={epochs})" for epochs in (20, 1) for loss in ("CE", "TAL")
+    ]
