@@ -79,6 +79,11 @@ def percent_cell(value: float | None, digits: int = 2, **marks: bool) -> Cell:
     return Cell(percent(value, digits), values=(("", _percent(value)),), **marks)
 
 
+def points_cell(value: float | None, digits: int = 2) -> Cell:
+    """One difference of fractions in points, with its sign."""
+    return Cell("–" if value is None else points(value, digits), values=(("", _percent(value)),))
+
+
 def to_csv(table: Table) -> str:
     """CSV with a column for each value behind a cell."""
     parts = [list(dict.fromkeys(key for row in table.rows for key, _ in row[i].values)) for i in _columns(table)]
@@ -139,14 +144,19 @@ def _latex_title(title: str) -> str:
     for metric in ("A_Mean", "A_Tail", "A_Head", "A_Last", "A_Avg"):
         if title == metric:
             return f"$A_{{\\mathrm{{{metric[2:]}}}}}$"
-    return latex(title)
+    return _latex_start(latex(title))
 
 
 def _latex_cell(cell: Cell) -> str:
-    text = latex(cell.text)
+    text = _latex_start(latex(cell.text))
     text = rf"\textbf{{{text}}}" if cell.best else text
     text = rf"\underline{{{text}}}" if cell.top else text
     return f"{text} {latex(cell.detail)}" if cell.detail else text
+
+
+def _latex_start(text: str) -> str:
+    r"""Keeps the `\\` of the row before from taking a `[` or `*` for its own argument."""
+    return f"{{{text[0]}}}{text[1:]}" if text.startswith(("[", "*")) else text
 
 
 def _markdown_cell(cell: Cell) -> str:

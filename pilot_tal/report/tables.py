@@ -7,7 +7,7 @@ import numpy as np
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.report.paper import paper_numbers
 from pilot_tal.report.study import BASELINE, Arm, Setting, Study, known_first
-from pilot_tal.report.table import Table, difference_cell, name_cell, percent_cell, spread_cell
+from pilot_tal.report.table import Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
 from pilot_tal.report.text import ENGINES, LOSSES, METHODS, clean, exact
 
 _OVERVIEW = ("a_mean", "a_tail", "a_head")
@@ -112,13 +112,18 @@ def classes_table(setting: Setting) -> Table:
     title = f"{setting.title}: each class, percent, means over seeds"
     table = Table(f"classes-{setting.slug}", title, columns, 4)
     values = [arm.by_class(key) for arm in arms for key in ("accuracy", "precision")]
-    values += [class_differences(setting, arm) for arm in compared]
+    differences = [class_differences(setting, arm) for arm in compared]
     for k in classes.rank[::-1]:
         part = "tail" if classes.tail[k] else "head"
         names = (classes.names[k], classes.originals[k], part, classes.counts[k])
-        numbers = [percent_cell(None if np.isnan(v[k]) else float(v[k]), digits=1) for v in values]
+        numbers = [percent_cell(_known(v[k]), digits=1) for v in values]
+        numbers += [points_cell(_known(v[k]), digits=1) for v in differences]
         table.rows.append([*map(name_cell, names), *numbers])
     return table
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def class_differences(setting: Setting, arm: Arm) -> np.ndarray:

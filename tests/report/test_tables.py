@@ -210,6 +210,19 @@ def test_latex_rows_have_as_many_cells_as_columns(mixed_runs):
             assert line.replace(r"\&", "").count("&") == len(made.columns) - 1
 
 
+@pytest.mark.parametrize(("name", "printed"), [("[a]", "{[}a]"), ("*b", "{*}b"), ("a[*]", "a[*]"), ("", "")])
+def test_no_latex_row_begins_like_an_argument_of_the_row_before(name, printed):
+    table = Table("t", "title", [(name,), ("x",)], 1, [[Cell(name), Cell("1")]] * 2)
+    rows = [line for line in to_latex(table).splitlines() if line.endswith(r"\\")]
+    assert [row.split(" & ")[0] for row in rows] == [printed] * 3
+
+
+def test_differences_of_classes_have_a_sign(demo_runs):
+    (setting,) = load_study([demo_runs]).settings
+    shown = [row[-1].text for row in tables.classes_table(setting).rows]
+    assert {text[0] for text in shown if text != "0.0"} == {"+", "−"}
+
+
 def test_no_signed_zero():
     assert points(0.00001) == points(-0.00001) == "0.00"
     assert (points(0.012), points(-0.012)) == ("+1.20", "−1.20")
