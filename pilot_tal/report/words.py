@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pilot_tal.metrics import Difference
 from pilot_tal.report.defaults import changes
-from pilot_tal.report.paper import departures, in_paper
+from pilot_tal.report.paper import departures, paper_arms
 from pilot_tal.report.study import BASELINE, Arm, Setting, Study, same_data
 from pilot_tal.report.tal_state import CALIBRATED, mean_weights
 from pilot_tal.report.text import LOSSES, clean, exact, interval, number, points
@@ -186,12 +186,12 @@ def _calibration_caveats(setting: Setting) -> Iterator[str]:
 
 
 def _paper_caveats(setting: Setting) -> Iterator[str]:
-    if not in_paper(setting):
-        return
-    reasons = dict.fromkeys(r for arm in setting.finished_arms() for r in departures(setting, arm))
-    if reasons:
-        shown = ", ".join(map(clean, reasons))
-        yield f"Not the paper's setting, so its numbers do not stand beside these: {shown}."
+    reasons = {arm.label: departures(setting, arm) for arm in paper_arms(setting)}
+    apart = [label for label, found in reasons.items() if found]
+    if apart:
+        which = "these" if len(apart) == len(reasons) else ", ".join(apart)
+        shown = ", ".join(dict.fromkeys(clean(reason) for found in reasons.values() for reason in found))
+        yield f"Not the paper's setting, so its numbers do not stand beside {which}: {shown}."
 
 
 def _seeds(seeds: list[int]) -> str:

@@ -6,9 +6,11 @@ import math
 import pytest
 from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
 
+from data_lt.manifest import read_manifest
 from pilot_tal.config import make_plan
 from pilot_tal.metrics import Difference
 from pilot_tal.report import tables
+from pilot_tal.report.paper import departures, paper_numbers
 from pilot_tal.report.plots import overview_plots
 from pilot_tal.report.study import load_study
 from pilot_tal.report.words import lead_sentences, setting_caveats, study_caveats, verdict
@@ -128,3 +130,70 @@ def test_configurations_of_different_tasks_are_named(tmp_path):
     assert [row[4].text for row in tables.overview_table(study).rows] == [
         f"{loss} (epochs={epochs})" for epochs in (20, 1) for loss in ("CE", "TAL")
     ]
+
+
+PAPER = {"dataset": "cub_lt", "counts": long_tailed_counts(200, 40, 2), "task_sizes": (40,) * 5, "tests": 1,
+         "steps_a_task": 2, "seeds": (1,)}  # fmt: skip
+
+
+def paper_run(root, change=None, engine="native", **options):
+    """CE and TAL as the program records them, with changes to the record (`a.b` is a nested key)."""
+    for loss in ("ce", "tal"):
+        record = make_plan("l2p", "cub_lt", [f"loss={loss}"]).runs[0].record()
+        record["data"]["checksum"] = read_manifest("cub_lt").checksum
+        for key, value in (change or {}).items():
+            section, _, name = key.rpartition(".")
+            if section != "loss" or loss == "tal":
+                (record[section] if section else record)[name] = value
+        config = record | {"epochs": None}
+        write_comparison(root, losses=((loss, 0),), engine=engine, config=config, **(PAPER | options))
+    (setting,) = load_study([root]).settings
+    return setting
+
+
+def test_the_recorded_defaults_are_the_papers_setting(tmp_path):
+    setting = paper_run(tmp_path, {"data.n_max": 40, "data.split_seed": 1993, "data.folder": "birds"})
+    assert all(paper_numbers(setting, arm) for arm in setting.arms)
+    assert "Not the paper's" not in " ".join(setting_caveats(setting))
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"quick": True}, "a quick run of a few steps"),
+    ({"data.n_max": 20, "data.checksum": "0" * 64}, "n_max 20 instead of 40"),
+    ({"data.law": "exponential", "data.checksum": "0" * 64}, "law exponential instead of profile"),
+    ({"data.manifest": "mine.txt@12", "data.checksum": "0" * 64}, "manifest mine.txt@12"),
+    ({"data.checksum": "0" * 64}, "another split of the images"),
+    ({"weights": "mine.safetensors@12"}, "weights mine.safetensors@12 instead of hub"),
+    ({"settings.init_lr": 0.1}, "init_lr 0.1 instead of 0.001875"),
+    ({"settings.batch_size": 128}, "batch_size 128 instead of 16"),
+    ({"settings.optimizer": "sgd"}, "optimizer sgd instead of adam"),
+    ({"settings.size": 20}, "size 20 instead of 10"),
+    ({"transform": "coda"}, "transform coda instead of pilot"),
+    ({"precision": "bf16"}, "precision bf16 instead of fp32"),
+])  # fmt: skip
+def test_what_differs_from_the_papers_setting_is_named(tmp_path, change, reason):
+    setting = paper_run(tmp_path, change)
+    assert not any(paper_numbers(setting, arm) for arm in setting.arms)
+    said = " ".join(setting_caveats(setting))
+    assert f"Not the paper's setting, so its numbers do not stand beside these: {reason}." in said
+
+
+def test_an_option_of_tal_keeps_the_papers_numbers_beside_ce(tmp_path):
+    setting = paper_run(tmp_path, {"loss.lam": 0.9})
+    assert [paper_numbers(setting, arm) is None for arm in setting.arms] == [False, True]
+    said = " ".join(setting_caveats(setting))
+    assert "its numbers do not stand beside TAL: lam 0.9 instead of 0.995." in said
+
+
+def test_unequal_tasks_are_not_the_papers(tmp_path):
+    setting = paper_run(tmp_path, task_sizes=(100, 25, 25, 25, 25))
+    assert departures(setting, setting.arms[0]) == ["tasks of 100 + 25 + 25 + 25 + 25 classes instead of equal ones"]
+
+
+def test_settings_of_a_checkout_are_compared_too(tmp_path):
+    upstream = {"tuned_epoch": 20, "init_lr": 0.5, "batch_size": 16, "backbone_type": "vit_base_patch16_224_l2p"}
+    manifest = read_manifest("cub_lt").checksum[:16]
+    config = {"upstream": upstream, "manifest": manifest, "weights": None, "vit": {}, "tal": {"lam": 0.995}}
+    write_comparison(tmp_path, engine="lamda-pilot", config=config | {"epochs": None}, **PAPER)
+    (setting,) = load_study([tmp_path]).settings
+    assert departures(setting, setting.arms[1]) == ["init_lr 0.5 instead of 0.001875"]

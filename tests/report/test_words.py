@@ -139,10 +139,10 @@ def test_what_keeps_a_run_from_the_papers_setting_is_said(tmp_path):
 @pytest.mark.parametrize(("config", "reason"), [
     ({"settings": {"tuned_epoch": 5}, "epochs": None}, "5 epochs instead of 20"),
     ({"backbone": "deit_tiny_patch16_224"}, "backbone deit_tiny_patch16_224 instead of vit_base_patch16_224"),
-    ({"upstream": {"backbone_type": "vit_base_patch16_224_l2p"}, "weights": "random"}, "random weights"),
+    ({"upstream": {"backbone_type": "vit_base_patch16_224_l2p"}, "weights": "random"}, "weights random instead"),
     ({"upstream": {"backbone_type": "vit_base_patch16_224_l2p"}, "vit": {"depth": 2}}, "another ViT"),
     ({"epochs": None}, "an unknown number of epochs instead of 20"),
-    ({"backbone": "vit_base_patch16_224.augreg_in21k_ft_in1k", "weights": "a.safetensors@12", "vit": {}}, None),
+    ({"backbone": "vit_base_patch16_224.augreg_in21k_ft_in1k", "weights": "hub", "vit": {}}, None),
 ])  # fmt: skip
 def test_epochs_and_backbone_are_read_from_every_kind_of_config(tmp_path, config, reason):
     options = {"counts": [9] * 200, "task_sizes": (40,) * 5, "tests": 1, "config": config}
