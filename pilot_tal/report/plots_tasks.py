@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pilot_tal.report.study import BASELINE, Setting, Study
+from pilot_tal.report.study import BASELINE, Arm, Setting, Study
 from pilot_tal.report.svg import INK, Plot, arm_style, colour, figure, legend, to_svg
 from pilot_tal.report.text import LOSSES, clean, points, shorten, slug
 
@@ -76,18 +76,21 @@ def differences(study: Study, metric: str, name: str) -> Plot | None:
             axes.plot([100 * found.low, 100 * found.high], [row, row], color=colour(arm.loss), linewidth=2.5)
         axes.plot(100 * found.mean, row, "o", color=colour(arm.loss), markersize=6)
     axes.axvline(0, color=INK, linewidth=1)
-    names = [
-        f"{shorten(f'{s.dataset_name} · {s.method_name}', 32)}\n"
-        f"{shorten(f'{s.tasks_name} · {clean(s.fidelity)} · {a.label}', 40)}"
-        for s, a, _ in cases
-    ]
-    axes.set_yticks(range(len(cases)), names, fontsize=9)
+    axes.set_yticks(range(len(cases)), [_case_name(setting, arm) for setting, arm, _ in cases], fontsize=9)
     axes.set(ylim=(len(cases) - 0.5, -0.5), xlabel="points against CE")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     svg = to_svg(shown)
     caption = "Mean over shared seeds, 95 % interval (none with one seed). Right of 0: better than CE."
     return Plot(f"differences-{slug(metric)}", f"Change of {name} against CE", caption, svg)
+
+
+def _case_name(setting: Setting, arm: Arm) -> str:
+    """Two lines; the method is in the second where the first says which data it is."""
+    rest = f"{setting.tasks_name} · {clean(setting.fidelity)} · {arm.label}"
+    if setting.data_note:
+        return f"{shorten(setting.dataset_name, 36)}\n{shorten(f'{setting.method_name} · {rest}', 40)}"
+    return f"{shorten(f'{setting.dataset_name} · {setting.method_name}', 32)}\n{shorten(rest, 40)}"
 
 
 def _matrix(matrix: np.ndarray, colours: str, limits: tuple[float, float], show: Callable[[float], str]) -> str:

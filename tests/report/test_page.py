@@ -154,6 +154,17 @@ def test_smallest_and_odd_runs_are_reported(tmp_path):
     assert "No run has finished" in " ".join(only.text)
 
 
+def test_overview_plot_tells_data_and_method(tmp_path):
+    for most in (300, 400):
+        options = {"counts": [most, 9, 5, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
+        runs = tmp_path / str(most)
+        write_comparison(runs, dataset="imagenetr_lt", method="coda_prompt", seeds=(1,), **options)
+    build_report([tmp_path], tmp_path / "report")
+    plot = (tmp_path / "report" / "plots" / "overview" / "differences-a-tail.svg").read_text(encoding="utf-8")
+    for text in ("(3–300 images a class)", "(3–400 images a class)", "CODA-Prompt · 2 tasks · pilot · TAL"):
+        assert text in plot
+
+
 def test_summary_fits_a_terminal_and_prints_names_literally(mixed_runs):
     out = StringIO()
     print_summary([mixed_runs], Console(file=out, width=100))
