@@ -18,7 +18,6 @@ from pilot_tal.engine.lock import only_process
 from pilot_tal.engine.progress import Progress
 from pilot_tal.engine.record import StepLog, extend_lines, read_lines
 from pilot_tal.errors import PilotTalError
-from pilot_tal.files import read_json
 from pilot_tal.images import Batches, ImageStore, build_transforms, derive_seed
 from pilot_tal.learners import Learner, build_learner, make_config
 from pilot_tal.losses import build_loss
@@ -178,10 +177,8 @@ class Run:
         file = self.path / "environment.json"
         if not file.is_file():
             return {**here, "resumed": []}
-        began = read_json(file)
-        if not isinstance(began, dict):
-            raise PilotTalError(f"{file} is damaged; remove {self.path} to start this run anew")
-        return {**began, "resumed": [*began.get("resumed", []), here]}
+        began = rundir.read_record(file)
+        return {**began, "resumed": [*(began.get("resumed") or []), here]}
 
     def train_batches(self, task: TaskInfo) -> Batches:
         """Training images of a task, with random crops."""
