@@ -1,10 +1,11 @@
 """Measures what TAL adds to a whole run over cross-entropy.
 
-    python scripts/bench_overhead.py [--method l2p] [--dataset demo_lt] [--rounds 3] [key=value ...]
+    python scripts/bench_overhead.py [--method l2p] [--dataset demo_lt] [--rounds 4] [--control] [key=value ...]
 
 In each round a run with CE and one with TAL go side by side in one process and take turns: after every batch, of
 training and of evaluation, the other one goes on. Each has its own clock, which stands while it waits. So a slow
 spell of the machine falls on both. Printed: each round, and the mean over the rounds with its standard error.
+With --control both runs use CE: what the measurement itself gives where there is nothing to find.
 """
 
 import argparse
@@ -81,15 +82,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="l2p")
     parser.add_argument("--dataset", default="demo_lt")
-    parser.add_argument("--rounds", type=int, default=3, help="default 3")
+    parser.add_argument("--rounds", type=int, default=4, help="even, so that either goes first as often (default 4)")
+    parser.add_argument("--control", action="store_true", help="CE against CE")
     parser.add_argument("settings", nargs="*", metavar="key=value")
     arguments = parser.parse_args()
     shared, overheads = None, []
+    name = "again CE" if arguments.control else "TAL"
     for number in range(arguments.rounds + 1):
         with tempfile.TemporaryDirectory() as output:
             runs = {}
             for loss in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
-                settings = [f"loss={loss}", "seed=1993", f"output={output}", *arguments.settings]
+                used = "ce" if arguments.control else loss
+                settings = [f"loss={used}", "seed=1993", f"output={output}/{loss}", *arguments.settings]
                 plan = make_plan(arguments.method, arguments.dataset, settings)
                 shared = shared or load_shared(plan.runs[0], plan.machine)
                 runs[loss] = Run(plan.runs[0], plan.machine, shared)
@@ -99,10 +103,10 @@ def main() -> None:
         if number:  # the first round warms up
             overheads.append(overhead)
         title = f"round {number}" if number else "warm-up"
-        print(f"{title}: CE {seconds['ce']:.2f} s, TAL {seconds['tal']:.2f} s, {overhead:+.2f} %", flush=True)
+        print(f"{title}: CE {seconds['ce']:.2f} s, {name} {seconds['tal']:.2f} s, {overhead:+.2f} %", flush=True)
     error = f" (standard error {statistics.stdev(overheads) / len(overheads) ** 0.5:.2f})" if overheads[1:] else ""
     print(
-        f"overhead of TAL over a whole {arguments.method} run on {arguments.dataset}: "
+        f"overhead of {name} over a whole {arguments.method} run on {arguments.dataset}: "
         f"{statistics.mean(overheads):+.2f} %{error}"
     )
 
