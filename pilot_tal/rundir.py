@@ -111,11 +111,11 @@ class Run:
 
     def step_log(self) -> list[dict[str, Any]]:
         """The training steps."""
-        return _read_lines(self.path / "steps.jsonl")
+        return read_lines(self.path / "steps.jsonl")
 
     def tal_log(self) -> list[dict[str, Any]]:
         """TAL's state at intervals; empty for other losses."""
-        return _read_lines(self.path / "tal.jsonl")
+        return read_lines(self.path / "tal.jsonl")
 
 
 def load_run(path: str | Path) -> Run:
@@ -252,7 +252,8 @@ def _read_predictions(path: Path, classes: int) -> tuple[np.ndarray, np.ndarray]
     return table[:, 0], table[:, 1]
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The entries of a log, each with its task; none if there is no such file."""
     if not path.is_file():
         return []
     try:
@@ -271,4 +272,6 @@ def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
         raise damaged(path, f"line {number} is not valid JSON: {error}") from error
     if not isinstance(entry, dict):
         raise damaged(path, f"line {number} is not a JSON object")
+    if not _is_whole(entry.get("task")):
+        raise damaged(path, f"line {number} names no task")
     return entry

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pilot_tal import tal_math
 from pilot_tal.errors import PilotTalError, unknown_name
+from pilot_tal.tal_eager import Eager
 from pilot_tal.task import TaskInfo
 
 STARTS = ("zero", "steady")
@@ -199,7 +200,7 @@ class TAL(nn.Module):
     def _discard_pending(self) -> None:
         self._pending: Tensor | None = None
         self._calls = 0
-        self._eager = _Eager()
+        self._eager = Eager()
 
     def _forward_on_cpu(self, logits: Tensor, targets: Tensor) -> Tensor:
         """As `_forward_masked`, eager and with NumPy: on vectors this short the calls are the cost."""
@@ -341,36 +342,6 @@ class TAL(nn.Module):
         self.Q = saved["Q"].to(self.Q, copy=True)  # never share memory with the source
         self._updates.fill_(int(saved["updates"]))
         self._discard_pending()
-
-
-class _Eager:
-    """What eager calls on the CPU keep: a step count, and for batches of one shape what NumPy needs.
-
-    That is views, room for the shift, and the constants as arrays: a Python number is converted anew in each call.
-    The shift is added to the logits; a sum keeps no tensor for its backward pass, so one shift serves all calls.
-    """
-
-    def __init__(self, updates: int = 0):
-        self.updates = updates
-        self.key = None
-
-    def __reduce__(self):
-        return _Eager, (self.updates,)  # a copy must not view the memory of the original
-
-    def prepare(self, key: tuple, Q: Tensor, lam: float, eps: float, log_alpha: float) -> None:
-        """Views, room and constants for the batches and settings of this key."""
-        rows, columns = key[0]
-        self.key = None  # until all is there
-        self.strength = Q.numpy()
-        self.shift_tensor = torch.empty_like(Q)
-        self.shift = self.shift_tensor.numpy()
-        self.row_starts = np.arange(rows) * columns
-        self.row_shares = np.full(rows, 1.0 / max(rows, 1))
-        constants = (lam, tal_math.max_strength(lam), eps, log_alpha, 0.0)
-        self.lam, self.max_strength, self.eps, self.log_alpha, self.zero = (
-            np.array(value, self.strength.dtype) for value in constants
-        )
-        self.key = key
 
 
 def _check_settings(lam, r, update, start, scope, eps, reduction, accumulate, dtype) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from pilot_tal.errors import PilotTalError
 from pilot_tal.files import write_text
+from pilot_tal.rundir import read_lines
 from pilot_tal.training import StepInfo
 
 TAL_LINES = 200  # at most so many a task
@@ -56,16 +56,3 @@ def extend_lines(path: Path, task: int, lines: list[dict[str, Any]]) -> None:
     """Writes the lines of `task` behind those of earlier tasks; what a broken run left of it is replaced."""
     kept = [line for line in read_lines(path) if line["task"] < task]
     write_text(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in [*kept, *lines]))
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The entries of a log; none if there is no such file."""
-    if not path.is_file():
-        return []
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
-        raise PilotTalError(f"{path} is damaged; remove {path.parent} to start this run anew") from error
-    if not all(isinstance(line, dict) and isinstance(line.get("task"), int) for line in lines):
-        raise PilotTalError(f"{path} is damaged; remove {path.parent} to start this run anew")
-    return lines

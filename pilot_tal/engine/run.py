@@ -16,7 +16,7 @@ from pilot_tal.engine.checkpoint import Checkpoint, drop_cache, load_checkpoint,
 from pilot_tal.engine.environment import describe
 from pilot_tal.engine.lock import only_process
 from pilot_tal.engine.progress import Progress
-from pilot_tal.engine.record import StepLog, extend_lines, read_lines
+from pilot_tal.engine.record import StepLog, extend_lines
 from pilot_tal.errors import PilotTalError
 from pilot_tal.images import Batches, ImageStore, build_transforms, derive_seed
 from pilot_tal.learners import Learner, build_learner, make_config
@@ -162,7 +162,7 @@ class Run:
             if checkpoint is not None:
                 done = checkpoint.tasks_done
                 for name in ("steps.jsonl", "tal.jsonl"):
-                    read_lines(self.path / name)  # a damaged log is better found now than after the next task
+                    rundir.read_lines(self.path / name)  # a damaged log is better found now than after the next task
                 learner.load_checkpoint_state(checkpoint.learner)
                 learner.cache.load_state(checkpoint.cache)
             self._train(learner, done)
