@@ -1,6 +1,6 @@
 """Long-tailed training sets from the images a user has on disk."""
 
-from data_lt.cards import CARDS, DatasetCard, find_card, register
+from data_lt.cards import CARDS, DatasetCard, register
 from data_lt.laws import LAWS, exponential_counts, pareto_counts
 from data_lt.manifest import Manifest, load_manifest, read_manifest
 from data_lt.prepare import LongTailedSet, MissingImages, prepare
@@ -13,7 +13,6 @@ __all__ = [
     "Manifest",
     "MissingImages",
     "exponential_counts",
-    "find_card",
     "load_manifest",
     "pareto_counts",
     "prepare",

@@ -1,12 +1,22 @@
 """What is known of each dataset: its law and sizes, where its images come from, what they may be used for."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pilot_tal.errors import PilotTalError, unknown_name
+from data_lt.registry import Registry
 
 MANIFESTS = Path(__file__).parent / "manifests"
+CIFAR100_CLASSES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
 
 
 @dataclass(frozen=True)
@@ -15,7 +25,7 @@ class DatasetCard:
 
     `classes`, `images` and `n_max` are None where the user's own folder decides. `make`, where given, is
     called with the data root before the images are looked for and puts them there unless they are there
-    already; that is how a set that needs no download registers itself.
+    already: it draws them, or writes them from the official archive if that lies there.
     """
 
     name: str
@@ -29,6 +39,7 @@ class DatasetCard:
     shape: float = 6.0
     seed: int = 1993
     official_split: bool = False  # the test images come from the official test list, not from one merged pool
+    class_names: tuple[str, ...] = ()  # where they are known and no manifest is shipped
     folders: tuple[str, ...] = ()  # names under which the images are looked for below the data root
     file_list: str | None = None  # an official list of all files, `id path` a line, beside the images
     source: str = ""
@@ -37,6 +48,7 @@ class DatasetCard:
     licence: str = ""
     citation: str = ""
     shipped: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # settings of a run that this set wants otherwise
     make: Callable[[Path], None] | None = None
 
     @property
@@ -45,27 +57,18 @@ class DatasetCard:
         return None if self.n_max is None else self.n_max / self.n_min
 
     @property
+    def archive(self) -> str:
+        """The file name of the official archive."""
+        return (self.url or "").rsplit("/", 1)[-1]
+
+    @property
     def manifest_path(self) -> Path | None:
         """The manifest that comes with the project, if one does."""
         return MANIFESTS / f"{self.name}.txt" if self.shipped else None
 
 
-CARDS: dict[str, DatasetCard] = {}
-
-
-def register(card: DatasetCard) -> DatasetCard:
-    """Makes a dataset known to `prepare` and to the command line under `card.name`."""
-    if card.name in CARDS:
-        raise PilotTalError(f"a dataset named {card.name!r} is registered already")
-    CARDS[card.name] = card
-    return card
-
-
-def find_card(name: str) -> DatasetCard:
-    """The card of the dataset `name`."""
-    if name not in CARDS:
-        raise unknown_name("dataset", name, CARDS)
-    return CARDS[name]
+CARDS: Registry[DatasetCard] = Registry("dataset")
+register = CARDS.register
 
 
 register(
@@ -129,6 +132,39 @@ register(
 )
 
 
+def _write_cifar100(data_root: Path) -> None:
+    from data_lt.cifar import write_pictures  # here: most callers have no archive to read
+
+    card = CARDS["cifar100_lt"]
+    folder, archive = data_root / card.folders[0], data_root / card.archive
+    if archive.exists() and not folder.exists():
+        write_pictures(archive, card.checksum or "", folder, card.class_names)
+
+
+register(
+    DatasetCard(
+        name="cifar100_lt",
+        title="CIFAR100-LT",
+        classes=100,
+        images=60_000,
+        n_max=500,
+        n_min=5,
+        test_per_class=100,
+        law="exponential",
+        official_split=True,
+        class_names=tuple(CIFAR100_CLASSES.split()),
+        folders=("cifar100",),
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+        url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        checksum="md5:eb9058c3a382ffc7106e4002c42a8d85",
+        licence="none is stated; the pictures were collected from the web by Tiny Images",
+        citation="Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, "
+        "University of Toronto, 2009.",
+        make=_write_cifar100,
+    )
+)
+
+
 def _draw_demo(data_root: Path) -> None:
     from data_lt.demo import build_demo  # here: most callers draw nothing
 
@@ -148,6 +184,12 @@ register(
         folders=("demo_lt",),
         source="drawn on this machine in the fonts that matplotlib brings along; no download",
         licence="free to use; the fonts are DejaVu and STIX",
+        defaults={
+            "backbone": "demo_vit",
+            "weights": "bundled",
+            "epochs": 12,  # three seeds of two losses in a few minutes on two cores
+            "transform": "characters",  # no mirror images: a mirrored letter is another letter
+        },
         make=_draw_demo,
     )
 )

@@ -4,23 +4,18 @@ It is a toy that shows the machinery at work, not one of the paper's benchmarks.
 group of fonts, test pictures another (see `data_lt.glyphs`).
 """
 
-import contextlib
 import hashlib
-import os
-import shutil
-import tempfile
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from data_lt.errors import UserError
+from data_lt.files import atomic_path, read_json, staged_folder, write_json
 from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS, draw
 from data_lt.laws import check_seed, pareto_counts
 from data_lt.progress import progress
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import atomic_path, read_json, write_json
 
 VERSION = 1  # of the pictures: raised whenever another picture would come out
 DEMO_SEED = 1993
@@ -102,7 +97,7 @@ def _relative(split: str, char: str, number: int) -> Path:
 
 def _build_new(folder: Path, seed: int) -> None:
     """Draws everything into a temporary folder, which then takes its name."""
-    with _beside(folder) as temporary:
+    with staged_folder(folder) as temporary:
         pixels = hashlib.sha256()
         jobs = _jobs(seed)
         with progress(f"drawing {FOLDER}", len(jobs)) as advance:
@@ -125,29 +120,6 @@ def _build_new(folder: Path, seed: int) -> None:
         write_json(temporary / "info.json", info)
 
 
-@contextlib.contextmanager
-def _beside(folder: Path) -> Iterator[Path]:
-    """Gives a temporary folder that becomes `folder`, unless another process was faster."""
-    temporary = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)  # mkdtemp makes folders private
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    except OSError as error:
-        raise PilotTalError(f"cannot write {folder}: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
 def _identity(seed: int) -> dict[str, str | int]:
     return {"dataset": FOLDER, "version": VERSION, "seed": seed}
 
@@ -156,11 +128,11 @@ def _check_info(folder: Path, seed: int) -> None:
     """Refuses a folder that holds other pictures than those asked for."""
     try:
         info, wanted = read_json(folder / "info.json"), _identity(seed)
-    except PilotTalError as error:
-        raise PilotTalError(f"{error}; remove the folder {folder} to have it drawn anew") from error
+    except UserError as error:
+        raise UserError(f"{error}; remove the folder {folder} to have it drawn anew") from error
     found = {key: info.get(key) for key in wanted} if isinstance(info, dict) else info
     if found != wanted:
-        raise PilotTalError(
+        raise UserError(
             f"{folder} holds other pictures ({found}) than those wanted ({wanted}): remove the folder, "
             "or give another data root"
         )

@@ -3,15 +3,14 @@
 import logging
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
-from data_lt.archive import extract
+from data_lt.archive import check_archive, extract, say_checking
 from data_lt.cards import DatasetCard
+from data_lt.errors import UserError
+from data_lt.files import given_path
 from data_lt.progress import progress
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import checksum
 
 ATTEMPTS = 5  # in a row without a single new byte
 PAUSE = 1.0  # seconds before another attempt
@@ -26,23 +25,21 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
     when the connection breaks, and the next call goes on from there. Images that are there are left alone.
     """
     if card.url is None:
-        raise PilotTalError(f"there is nothing to download for {card.name}: {card.source or 'it is made here'}")
-    data_root = Path(data_root).expanduser()
+        raise UserError(f"there is nothing to download for {card.name}: {card.source or 'it is made here'}")
+    data_root = given_path(data_root, "data_root")
     try:
         data_root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PilotTalError(f"cannot make the data root {data_root}: {error.strerror or error}") from error
-    archive = data_root / card.url.rsplit("/", 1)[-1]
+        raise UserError(f"cannot make the data root {data_root}: {error.strerror or error}") from error
+    archive = data_root / card.archive
     if archive.exists():
-        algorithm, _, wanted = card.checksum.partition(":")
-        _say_checking(archive)
-        if checksum(archive, algorithm) != wanted:
-            raise PilotTalError(
-                f"{archive} is not the official archive: its {algorithm} is not {wanted}; remove it to fetch it anew"
-            )
+        check_archive(archive, card.checksum or "")
     else:
         _fetch(card, archive)
-    return extract(archive, data_root, card.folders[0])
+    if card.make is None:
+        return extract(archive, data_root, card.folders[0])
+    card.make(data_root)
+    return data_root / card.folders[0]
 
 
 def _fetch(card: DatasetCard, archive: Path) -> None:
@@ -54,7 +51,7 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
 
     def fetch_and_hand_over(url: str, output: str, _) -> None:
         _resume(url, part)
-        _say_checking(archive)
+        say_checking(archive)
         os.unlink(output)
         try:
             os.link(part, output)  # keeps the part while the checksum is computed: stopping then loses nothing
@@ -65,25 +62,21 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
     try:
         pooch.retrieve(card.url, card.checksum, fname=archive.name, path=archive.parent, downloader=fetch_and_hand_over)
     except requests.HTTPError as error:
-        raise PilotTalError(f"{card.url} answers {error.response.status_code}; {elsewhere}") from error
+        raise UserError(f"{card.url} answers {error.response.status_code}; {elsewhere}") from error
     except requests.RequestException as error:
         done = f"{part.stat().st_size:,} bytes are kept" if part.exists() else "nothing was fetched"
-        raise PilotTalError(
+        raise UserError(
             f"cannot fetch {card.url} ({type(error).__name__}, {done}): run the same command again to go on, "
             f"or {elsewhere}"
         ) from error
     except ValueError as error:
         part.unlink(missing_ok=True)
-        raise PilotTalError(
+        raise UserError(
             f"what {card.url} sent is not the official archive: its checksum is not {card.checksum}; it was removed"
         ) from error
     except OSError as error:
-        raise PilotTalError(f"cannot write {archive}: {error.strerror or error}") from error
+        raise UserError(f"cannot write {archive}: {error.strerror or error}") from error
     part.unlink(missing_ok=True)
-
-
-def _say_checking(archive: Path) -> None:
-    print(f"checking the checksum of {archive.name}", file=sys.stderr, flush=True)  # seconds, for gigabytes
 
 
 def _resume(url: str, part: Path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.cards import CARDS
+from data_lt.files import atomic_path
 from data_lt.manifest import Manifest
-from pilot_tal.files import atomic_path
 
 BAR, TAIL = "#3b6ea5", "#c8553d"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 
 SIZE = 32  # pixels a side
 _POINTS = 56  # glyphs are drawn near their final size on a canvas of twice SIZE, then halved: smooth edges
@@ -35,7 +35,7 @@ def font_path(font: str) -> Path:
 
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{font}.ttf")
     if not path.is_file():
-        raise PilotTalError(f"the font {font!r} is missing: matplotlib should bring {path}, install it again")
+        raise UserError(f"the font {font!r} is missing: matplotlib should bring {path}, install it again")
     return path
 
 
@@ -57,13 +57,13 @@ def _truetype(font: str) -> ImageFont.FreeTypeFont:
 def glyph(char: str, font: str) -> Image.Image:
     """The glyph in white on black, cropped to its ink."""
     if ord(char) not in covered(font):
-        raise PilotTalError(f"the font {font!r} has no glyph for {char!r} (U+{ord(char):04X})")
+        raise UserError(f"the font {font!r} has no glyph for {char!r} (U+{ord(char):04X})")
     left, top, right, bottom = _truetype(font).getbbox(char)
     image = Image.new("L", (max(1, int(right - left) + 2), max(1, int(bottom - top) + 2)))
     ImageDraw.Draw(image).text((1 - left, 1 - top), char, fill=255, font=_truetype(font))
     box = image.getbbox()
     if box is None:
-        raise PilotTalError(f"the glyph of {char!r} (U+{ord(char):04X}) in the font {font!r} has no ink")
+        raise UserError(f"the glyph of {char!r} (U+{ord(char):04X}) in the font {font!r} has no ink")
     return image.crop(box)
 
 

@@ -1,17 +1,21 @@
 """How many training images each class gets: pure functions of the classes, n_max, n_min and the shape."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from pilot_tal.errors import PilotTalError, unknown_name
+from data_lt.errors import UserError, unknown_name
 
 LAWS = {
-    "profile": "Pareto, its deterministic median-rank profile (default)",
+    "profile": "Pareto, its deterministic median-rank profile",
     "draw": "Pareto, a seeded random draw as in Places-LT and ImageNet-LT",
     "exponential": "geometric from n_max down to n_min, as in CIFAR-LT",
     "none": "n_max images in every class",
+    "natural": "all images that are not test images",
 }
+SHAPES = (0.1, 1000.0)  # below, the draw overflows; above, the profile no longer changes
+MOST_CLASSES, MOST_IMAGES = 10**6, 10**9
 
 
 def pareto_counts(
@@ -32,8 +36,8 @@ def pareto_counts(
     span = n_max - n_min
     if draw_seed is not None:
         check_seed(draw_seed)
-        x = np.random.RandomState(draw_seed).pareto(shape, num_classes)
-        return sorted((n_min + math.floor(span * value) for value in x / x.max()), reverse=True)
+        drawn = np.random.RandomState(draw_seed).pareto(shape, num_classes)
+        return sorted((n_min + math.floor(span * value) for value in drawn / drawn.max()), reverse=True)
     ranks = [(k - 0.3175) / (num_classes + 0.365) for k in range(1, num_classes + 1)]
     x = [p ** (-1 / shape) - 1 for p in ranks]
     # 1e-9 keeps a whole number whole where the last bit of the power differs between platforms.
@@ -47,8 +51,12 @@ def exponential_counts(num_classes: int, n_max: int, n_min: int) -> list[int]:
     return [math.floor(n_max * (n_min / n_max) ** (k / last) + 1e-9) for k in range(num_classes)]
 
 
-def quotas(law: str, num_classes: int, n_max: int, n_min: int, shape: float = 6.0, seed: int = 0) -> list[int]:
+def quotas(law: str, num_classes: int, n_max: int | None, n_min: int, shape: float = 6.0, seed: int = 0) -> list[int]:
     """The quotas of the law named `law` (see `LAWS`), largest first; only `draw` looks at the seed."""
+    if law == "natural":
+        raise UserError("law=natural has no quotas of its own: the images decide")
+    if n_max is None:
+        raise UserError(f"the quotas of law={law} need n_max")
     if law == "profile":
         return pareto_counts(num_classes, n_max, n_min, shape)
     if law == "draw":
@@ -61,10 +69,21 @@ def quotas(law: str, num_classes: int, n_max: int, n_min: int, shape: float = 6.
     raise unknown_name("law", law, LAWS)
 
 
+def smallest_class(n_max: int, rho: float) -> int:
+    """n_min for an imbalance of ρ = n_max / n_min, rounded down as the LDAM paper's code does.
+
+    Raises:
+        UserError: ρ is below 1, or so large that the smallest class would be empty.
+    """
+    if not is_number(rho) or not 1 <= rho <= n_max:
+        raise UserError(f"rho must be from 1 to n_max={n_max}, so that the smallest class has an image, got {rho!r}")
+    return math.floor(n_max / rho + 1e-9)
+
+
 def check_seed(seed: int) -> None:
     """A seed is a whole number that NumPy's RandomState takes."""
     if not is_whole(seed) or not 0 <= seed < 2**32:
-        raise PilotTalError(f"seed must be a whole number from 0 to 2^32 - 1, got {seed!r}")
+        raise UserError(f"seed must be a whole number from 0 to 2^32 - 1, got {seed!r}")
 
 
 def is_whole(value: object) -> bool:
@@ -72,11 +91,22 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, Python's or NumPy's."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_count(name: str, value: Any, most: int = MOST_IMAGES) -> None:
+    """A count is a whole number of at least 1, and not absurd."""
+    if not is_whole(value) or not 1 <= value <= most:
+        raise UserError(f"{name} must be a whole number from 1 to {most:,}, got {value!r}")
+
+
 def _check(num_classes: int, n_max: int, n_min: int, shape: float) -> None:
-    for name, value in (("num_classes", num_classes), ("n_max", n_max), ("n_min", n_min)):
-        if not is_whole(value) or value < 1:
-            raise PilotTalError(f"{name} must be a whole number of at least 1, got {value!r}")
+    check_count("num_classes", num_classes, MOST_CLASSES)
+    check_count("n_max", n_max)
+    check_count("n_min", n_min)
     if n_min > n_max:
-        raise PilotTalError(f"n_min must not exceed n_max, got n_min={n_min}, n_max={n_max}")
-    if not (isinstance(shape, int | float | np.number) and math.isfinite(shape) and shape > 0):
-        raise PilotTalError(f"shape must be a positive number, got {shape!r}")
+        raise UserError(f"n_min must not exceed n_max, got n_min={n_min}, n_max={n_max}")
+    if not is_number(shape) or not SHAPES[0] <= shape <= SHAPES[1]:
+        raise UserError(f"shape must be a number from {SHAPES[0]:g} to {SHAPES[1]:g}, got {shape!r}")

@@ -11,15 +11,15 @@ An entry's path is `class/name`, whatever layout the images have on a disk. The 
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_lt.cards import CARDS, find_card
-from data_lt.split import Recipe, Split
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import write_text
+from data_lt.cards import CARDS
+from data_lt.errors import UserError, command
+from data_lt.files import given_path, write_text
+from data_lt.split import Recipe, Split, problem_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ class Manifest:
         counts = self.counts
         return {
             "dataset": self.name,
-            **asdict(self.split.recipe),
+            **self.split.recipe.header,
             "classes": len(counts),
             "train": sum(counts),
             "test": sum(map(len, self.split.test.values())),
@@ -99,23 +99,29 @@ def read_manifest(source: str | Path) -> Manifest:
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise PilotTalError(f"cannot read the manifest {path}: {error.strerror or error}") from error
+        raise UserError(f"cannot read the manifest {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise PilotTalError(f"{path} is not a manifest: it is not UTF-8 text") from error
+        raise UserError(f"{path} is not a manifest: it is not UTF-8 text") from error
     text = text.replace("\r\n", "\n")  # a checkout may have turned the line ends into Windows'
     magic, _, rest = text.partition("\n")
     if magic != MAGIC:
-        raise PilotTalError(f"{path} is not a manifest: its first line must be {MAGIC!r}, got {magic[:60]!r}")
+        raise UserError(f"{path} is not a manifest: its first line must be {MAGIC!r}, got {magic[:20]!r}")
+    anew, problem = "build it anew", None
     try:
         header, _, body = rest.partition("\n")
         header = json.loads(header)
-        manifest = Manifest(header["dataset"], _parse(header, body))
-        if manifest.text() == text:  # checksum and all
-            return manifest
-        problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        problem = f"it cannot be read ({error!r})"
-    raise PilotTalError(f"the manifest {path} was edited or damaged: {problem}; build it anew with pilot-tal build")
+        name = header["dataset"].strip()
+        anew += f" with {command('build', name)}" if name in CARDS else ""
+        manifest = Manifest(name, _parse(header, body))
+        if manifest.text() != text:  # checksum and all
+            problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
+        else:
+            problem = problem_of(manifest.split)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        problem = "its lines cannot be read"
+    if problem is None:
+        return manifest
+    raise UserError(f"the manifest {path} was edited or damaged: {problem}; {anew}")
 
 
 def load_manifest(source: str | Path) -> "pd.DataFrame":
@@ -135,11 +141,11 @@ def _manifest_path(source: str | Path) -> Path:
     if isinstance(source, str) and source in CARDS:
         path = CARDS[source].manifest_path
         if path is None:
-            raise PilotTalError(f"no manifest is shipped for {source}: it is built from the images on your disk")
+            raise UserError(f"no manifest is shipped for {source}: it is built from the images on your disk")
         return path
-    path = Path(source)
+    path = given_path(source, "manifest")
     if not path.exists() and path.name == str(source) and not path.suffix:
-        find_card(str(source))  # a bare word is a misspelt dataset name: says which names there are
+        CARDS[str(source)]  # a bare word is a misspelt dataset name: says which names there are
     return path
 
 
@@ -149,7 +155,7 @@ def _checksum(header: dict[str, Any], body: str) -> str:
 
 
 def _parse(header: dict[str, Any], body: str) -> Split:
-    recipe = Recipe(**{field.name: header[field.name] for field in fields(Recipe)})
+    recipe = Recipe(**{field.name: header[field.name] for field in fields(Recipe) if field.name != "rho"})
     split = Split(recipe=recipe, train={}, test={}, pool={})
     name = ""
     for line in body.rstrip("\n").split("\n"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.cards import DatasetCard
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 STYLES = (("images",), ("train", "test"), ("",))
@@ -53,7 +53,7 @@ def find_layout(
     if folder is not None:
         bases = [data_root / folder]
         if not bases[0].is_dir():
-            raise PilotTalError(f"the folder {bases[0]} does not exist; folder is relative to the data root")
+            raise UserError(f"the folder {bases[0]} does not exist; folder is relative to the data root")
     else:
         bases = [data_root / name for name in (*card.folders, card.name)] + [data_root]
     found = [(layout, score) for base in bases for layout, score in _layouts(base, known)]
@@ -93,11 +93,11 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
                 continue
             for key in (os.path.realpath(folder.path), (part, label)):  # a link, or another spelling of é
                 if seen.setdefault(key, folder.path) != folder.path:
-                    raise PilotTalError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
+                    raise UserError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
             _add_class(pool, label, part, folder, f"{part}/" if known is None and len(layout.parts) > 1 else "")
     for label, files in pool.files.items():
         if not files:
-            raise PilotTalError(
+            raise UserError(
                 f"class {label!r} is empty: its folder below {layout.root} holds no file that ends in "
                 f"{', '.join(EXTENSIONS)}"
             )
@@ -116,7 +116,7 @@ def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: s
             continue
         name = before + _nfc(entry.name)
         if name in files:
-            raise PilotTalError(
+            raise UserError(
                 f"class {label!r} has the name {name!r} twice, as {files[name]} and {prefix}/{entry.name} "
                 f"below {pool.layout.root}; remove one of them"
             )
@@ -127,22 +127,24 @@ def official_pools(card: DatasetCard, pool: Pool) -> tuple[dict[str, list[str]],
     """The names to sample from, and those to test on where the dataset has official lists for that.
 
     Raises:
-        PilotTalError: a list is missing where it is needed, or names files that are not there.
+        UserError: a list is missing where it is needed, or names files that are not there.
     """
     base = pool.layout.root
     homes = [base, base.parent] if base.name == "images" else [base]
     if card.official_split and pool.layout.parts == ("train", "test"):
-        return tuple(
+        train, test = (
             {
                 k: [name for name, path in files.items() if path.startswith(f"{part}/")]
                 for k, files in pool.files.items()
             }
             for part in ("train", "test")
         )
+        return train, test
     if card.official_split:
-        return tuple(
+        train, test = (
             _listed(pool, _required_list(card, homes, f"meta/{part}.txt"), ".jpg") for part in ("train", "test")
         )
+        return train, test
     if card.file_list:
         for home in homes:
             if (home / card.file_list).is_file():
@@ -154,7 +156,7 @@ def _required_list(card: DatasetCard, homes: list[Path], name: str) -> Path:
     for home in homes:
         if (home / name).is_file():
             return home / name
-    raise PilotTalError(
+    raise UserError(
         f"{card.title} takes its images from the official lists, but {homes[-1] / name} does not exist; "
         "it is part of the official archive"
     )
@@ -167,7 +169,7 @@ def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise PilotTalError(f"cannot read the list {path}: {error}") from error
+        raise UserError(f"cannot read the list {path}: {error}") from error
     for line in lines:
         entry = line.strip().partition(" ")[2] if numbered else line.strip()
         label, _, name = _nfc(entry + suffix).partition("/")
@@ -176,7 +178,7 @@ def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict
             if name not in pool.files[label]:
                 missing.append(f"{label}/{name}")
     if missing:
-        raise PilotTalError(
+        raise UserError(
             f"{len(missing)} images that {path} lists are not below {pool.layout.root}: {shortened(missing)}"
         )
     return names
@@ -194,7 +196,7 @@ def _entries(folder: str | Path) -> list[os.DirEntry]:
         with os.scandir(folder) as found:
             return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda e: e.name)
     except OSError as error:
-        raise PilotTalError(f"cannot list {folder}: {error.strerror or error}") from error
+        raise UserError(f"cannot list {folder}: {error.strerror or error}") from error
 
 
 def _is_folder(entry: os.DirEntry) -> bool:
@@ -215,6 +217,6 @@ def _nfc(name: str) -> str:
 def _check_entry(entry: os.DirEntry) -> None:
     """Refuses a dead link, and a name that a text file cannot carry."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in entry.name):
-        raise PilotTalError(f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it")
+        raise UserError(f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it")
     if entry.is_symlink() and not os.path.exists(entry.path):
-        raise PilotTalError(f"{entry.path} is a link that leads nowhere or in a circle; repair or remove it")
+        raise UserError(f"{entry.path} is a link that leads nowhere or in a circle; repair or remove it")

@@ -1,16 +1,16 @@
 """The long-tailed set a run trains on: the manifest's entries, found on this disk."""
 
 import dataclasses
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_lt.cards import DatasetCard, find_card
+from data_lt.cards import CARDS, DatasetCard
+from data_lt.errors import UserError, command, unknown_name
+from data_lt.files import given_path
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.pools import Pool, find_layout, official_pools, scan, shortened
 from data_lt.split import Recipe, split_pools
-from pilot_tal.errors import PilotTalError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CLASS_CHOICES = ("all", "present")
 
 
-class MissingImages(PilotTalError):
+class MissingImages(UserError):
     """Images that a manifest names are not on the disk; `missing` holds each as class/name."""
 
     def __init__(self, message: str, missing: list[str]):
@@ -52,6 +52,7 @@ def prepare(
     shape: float | None = None,
     n_max: int | None = None,
     n_min: int | None = None,
+    rho: float | None = None,
     test_per_class: int | None = None,
     classes: str = "all",
     manifest: str | Path | None = None,
@@ -65,28 +66,25 @@ def prepare(
         dataset: A name in `CARDS`.
         data_root: The folder of the images or a parent of it.
         seed: Seed of the split (and of the law `draw`).
-        law: `profile`, `draw`, `exponential` or `none`.
+        law: `profile`, `draw`, `exponential`, `none` or `natural`.
         shape: Shape of the Pareto law.
         n_max: Largest training class; where neither it nor the card gives one, the largest that fits.
         n_min: Smallest training class.
+        rho: n_max / n_min, in place of n_min.
         test_per_class: Test images of each class.
         classes: `present` builds the set from the classes that are there; `all` wants every class.
         manifest: A manifest file to use instead; it already holds all of the above.
         folder: The folder of the images below the data root, if it has an unusual name.
     """
-    card = find_card(dataset)
-    options = {"seed": seed, "law": law, "shape": shape, "n_max": n_max, "n_min": n_min}
-    recipe = make_recipe(card, **options, test_per_class=test_per_class)
+    card = CARDS[dataset]
+    options = {"seed": seed, "law": law, "shape": shape, "n_max": n_max, "n_min": n_min, "rho": rho}
+    options["test_per_class"] = test_per_class
+    recipe = check_options(card, manifest, classes, **options)
     pool = find_pool(card, data_root, folder)
     if manifest is not None:
-        given = [k for k, v in {**options, "test_per_class": test_per_class}.items() if v is not None]
-        if given or classes != "all":
-            raise PilotTalError(
-                f"manifest {manifest} already fixes the split; leave out {', '.join(given) or 'classes'}"
-            )
         chosen = read_manifest(manifest)
         if chosen.name != dataset:
-            raise PilotTalError(f"manifest {manifest} is of the dataset {chosen.name}, not of {dataset}")
+            raise UserError(f"manifest {manifest} is of the dataset {chosen.name}, not of {dataset}")
     elif is_shipped(card, recipe, classes):
         chosen = read_manifest(card.name)
     else:
@@ -94,13 +92,32 @@ def prepare(
     return locate(chosen, card, pool, data_root)
 
 
+def check_options(card: DatasetCard, manifest: str | Path | None, classes: str, **options: Any) -> Recipe:
+    """The recipe that options ask for; what cannot go together is refused, before any image is looked for."""
+    given = [name for name, value in options.items() if value is not None] + (["classes"] if classes != "all" else [])
+    if manifest is not None and given:
+        raise UserError(f"manifest {manifest} already fixes the split; leave out {', '.join(given)}")
+    return make_recipe(card, **options)
+
+
 def make_recipe(card: DatasetCard, **options: Any) -> Recipe:
     """The card's recipe with the given options (None means the card's own)."""
+    given = {key: value for key, value in options.items() if value is not None}
+    if {"rho", "n_min"} <= given.keys():
+        raise UserError("rho = n_max / n_min sets n_min; give one of the two")
     base = Recipe(card.law, card.shape, card.n_max, card.n_min, card.test_per_class, card.seed)
-    recipe = dataclasses.replace(base, **{key: value for key, value in options.items() if value is not None})
-    if recipe.law == "none" and options.get("n_max") is None:
-        recipe = dataclasses.replace(recipe, n_max=None)  # the largest balanced set, not the card's largest class
-    return recipe
+    law = given.get("law", card.law)
+    if law == "natural" and (sizes := given.keys() & {"n_max", "n_min", "shape"}):
+        raise UserError(f"law=natural keeps every image that is not a test image; leave out {', '.join(sorted(sizes))}")
+    if law == "none":  # the largest balanced set, not the card's largest class
+        base = dataclasses.replace(base, n_max=None)
+    return dataclasses.replace(base, **given)
+
+
+def known_classes(card: DatasetCard) -> frozenset[str] | None:
+    """The names of the dataset's classes; None where every folder is one."""
+    names = read_manifest(card.name).class_names if card.shipped else card.class_names
+    return frozenset(names) or None
 
 
 def is_shipped(card: DatasetCard, recipe: Recipe, classes: str) -> bool:
@@ -112,20 +129,21 @@ def is_shipped(card: DatasetCard, recipe: Recipe, classes: str) -> bool:
 
 def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | None = None) -> Pool:
     """Lists the dataset's images below the data root, making them first where the card knows how to."""
-    data_root = Path(data_root).expanduser()
-    known = set(read_manifest(card.name).class_names) if card.shipped else None
+    data_root = given_path(data_root, "data_root")
+    folder = None if folder is None else given_path(folder, "folder")
+    known = known_classes(card)
     if card.make is not None and folder is None:
         card.make(data_root)
     if not data_root.is_dir():
         problem = "is not a folder" if data_root.exists() else "does not exist"
-        raise PilotTalError(
+        raise UserError(
             f"the data root {data_root} {problem}: give the folder that holds the images{_how_to_get(card, data_root)}"
         )
     layout = find_layout(card, data_root, folder, known)
     if layout is None:
         usual = ", ".join(f"{name}/" for name in card.folders)
         places = f" in {usual} or the folder itself" if usual else ""
-        raise PilotTalError(
+        raise UserError(
             f"no images of {card.title} below {data_root}: looked for images/<class>/, train/<class>/ with "
             f"test/<class>/ and <class>/{places}{_how_to_get(card, data_root)}"
         )
@@ -136,10 +154,16 @@ def build_manifest(
     card: DatasetCard, pool: Pool, recipe: Recipe, classes: str = "all", data_root: str | Path = "."
 ) -> Manifest:
     """Builds the split from the images that were found."""
-    if card.shipped and classes == "all":
-        absent = sorted(set(read_manifest(card.name).class_names) - set(pool.files))
+    if classes == "all":
+        absent = sorted((known_classes(card) or set()) - set(pool.files))
         if absent:
             raise _missing_classes(card, pool, absent, data_root, [f"{label}/" for label in absent])
+        found = sum(map(len, pool.files.values()))
+        if not card.shipped and card.images not in (None, found):  # nothing else would notice that some are missing
+            raise UserError(
+                f"{pool.layout.root} holds {found:,} images, but {card.title} has {card.images:,}; remove the folder"
+                f"{_how_to_get(card, data_root).replace('; get them', ' and get them anew')}"
+            )
     names, test_names = official_pools(card, pool)
     return Manifest(card.name, split_pools(names, recipe, test_names))
 
@@ -190,4 +214,4 @@ def _missing_classes(
 def _how_to_get(card: DatasetCard, data_root: str | Path) -> str:
     if card.url is None:
         return ""
-    return f"; get them with: pilot-tal build {card.name} --download --data-root {shlex.quote(str(data_root))}"
+    return f"; get them with: {command('build', card.name, '--download', '--data-root', data_root)}"

@@ -7,19 +7,25 @@ and with every NumPy, and the order in which names are given does not matter.
 
 import dataclasses
 import hashlib
-import itertools
+import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import filterfalse, pairwise
 from typing import Any
 
-from data_lt.laws import check_seed, is_whole, quotas
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
+from data_lt.laws import MOST_IMAGES, check_count, check_seed, is_whole, quotas, smallest_class
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a split depends on besides the images. `n_max=None` means the largest that the pools allow."""
+    """All that a split depends on besides the images.
+
+    `n_max=None` means the largest that the pools allow. `rho`, the imbalance n_max / n_min, sets `n_min` and is gone
+    as soon as n_max is known. With the law `natural`, n_max and n_min say what the images gave.
+    """
 
     law: str = "profile"
     shape: float = 6.0
@@ -27,17 +33,30 @@ class Recipe:
     n_min: int = 2
     test_per_class: int = 10
     seed: int = 0
+    rho: float | None = None
 
     def __post_init__(self):
         check_seed(self.seed)
-        if not is_whole(self.test_per_class) or self.test_per_class < 1:
-            raise PilotTalError(f"test_per_class must be a whole number of at least 1, got {self.test_per_class!r}")
-        quotas(self.law, 1, self.n_min if self.n_max is None else self.n_max, self.n_min, self.shape)
+        check_count("test_per_class", self.test_per_class)
+        if self.rho is not None:
+            if self.law in ("none", "natural"):
+                raise UserError(f"rho shapes a tail, but law={self.law} has none; leave rho out")
+            n_min = smallest_class(MOST_IMAGES if self.n_max is None else self.n_max, self.rho)
+            if self.n_max is not None:
+                object.__setattr__(self, "n_min", n_min)
+                object.__setattr__(self, "rho", None)
+        law = "none" if self.law == "natural" else self.law
+        quotas(law, 1, self.n_min if self.n_max is None else self.n_max, self.n_min, self.shape)
         # One spelling of a number (6 and 6.0, NumPy's and Python's): equal recipes give equal manifests.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if is_whole(value) or field.name == "shape":
                 object.__setattr__(self, field.name, float(value) if field.name == "shape" else int(value))
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What a manifest says of it; `rho` stands there as n_min."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "rho"}
 
     def quotas(self, num_classes: int) -> list[int]:
         """The training quotas, largest first."""
@@ -67,28 +86,61 @@ def split_pools(
         test_pools: Where test images have lists of their own; else they are taken out of `pools` first.
     """
     if not pools:
-        raise PilotTalError("a long-tailed set needs at least one class, got none")
+        raise UserError("a long-tailed set needs at least one class, got none")
     classes = sorted(pools)
     names = {label: _unique(label, pools[label]) for label in classes}
     held = names if test_pools is None else {k: _unique(k, test_pools.get(k, ())) for k in classes}
     test, rest = {}, {}
     for label in classes:
         if len(held[label]) < recipe.test_per_class:
-            raise PilotTalError(
+            raise UserError(
                 f"class {label!r} has {len(held[label])} images to test on, fewer than "
                 f"test_per_class={recipe.test_per_class}; add images or ask for fewer"
             )
         test[label] = _sample(held[label], recipe.test_per_class, recipe.seed, "test", label)
         rest[label] = sorted(set(names[label]) - set(test[label]))
     sizes = {label: len(rest[label]) for label in classes}
-    recipe = dataclasses.replace(recipe, n_max=_fit_n_max(sizes, recipe))
-    assigned = assign(recipe.quotas(len(classes)), sizes, recipe.seed)
+    if recipe.law == "natural":
+        recipe, assigned = _natural(sizes, recipe), sizes
+    else:
+        recipe = dataclasses.replace(recipe, n_max=_fit_n_max(sizes, recipe))
+        assigned = assign(recipe.quotas(len(classes)), sizes, recipe.seed)
     return Split(
         recipe=recipe,
         train={k: sorted(_sample(rest[k], assigned[k], recipe.seed, "train", k)) for k in classes},
         test={k: sorted(test[k]) for k in classes},
         pool={k: len(set(names[k]) | set(held[k])) for k in classes},
     )
+
+
+def problem_of(split: Split) -> str | None:
+    """What contradicts the recipe, or itself, in a split that was read from a file; None where all is well."""
+    for label in sorted(split.train):
+        train, test = split.train[label], split.test[label]
+        names = [*train, *test]
+        plain = [label, *(name.removeprefix("train/").removeprefix("test/") for name in names)]  # as in `Pool`
+        if (wrong := next(filterfalse(_is_file_name, plain), None)) is not None:
+            return f"{wrong[:60]!r} cannot be the name of a class or an image"
+        if not train or not test:
+            return f"class {label!r} has no {'test' if train else 'training'} images"
+        if twice := next((name for name, times in Counter(names).items() if times > 1), None):
+            both = "both to train and to test on" if twice in train and twice in test else "twice"
+            return f"class {label!r} has the image {twice!r} {both}"
+        if len(test) != split.recipe.test_per_class:
+            return f"class {label!r} has {len(test)} test images, not test_per_class={split.recipe.test_per_class}"
+        if len(names) > split.pool[label]:
+            return f"class {label!r} has {len(names)} images of a pool of {split.pool[label]}"
+    counts = sorted(map(len, split.train.values()), reverse=True)
+    recipe = split.recipe
+    if recipe.law == "natural":
+        follows = (recipe.n_max, recipe.n_min) == (counts[0], counts[-1])
+    else:
+        follows = recipe.n_max is not None and counts == recipe.quotas(len(counts))
+    return None if follows else f"its numbers of training images are not those of law={recipe.law}"
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in ("", ".", "..") and not any(letter in "/\\" or ord(letter) < 32 for letter in name)
 
 
 def assign(sizes: list[int], pools: Mapping[str, int], seed: int) -> dict[str, int]:
@@ -99,7 +151,7 @@ def assign(sizes: list[int], pools: Mapping[str, int], seed: int) -> dict[str, i
     rank.
     """
     if problem := misfit(sizes, pools):
-        raise PilotTalError(problem)
+        raise UserError(problem)
     wanted = sorted(sizes, reverse=True)
     ranked = sorted(pools, key=lambda label: (-pools[label], label))
     stream = random.Random(seed)
@@ -134,7 +186,8 @@ def largest_n_max(pools: Mapping[str, int], recipe: Recipe) -> int | None:
         wanted = dataclasses.replace(recipe, n_max=n_max).quotas(len(ranked))
         return all(quota <= size for quota, size in zip(wanted, ranked, strict=True))
 
-    low, high = (1 if recipe.law == "none" else recipe.n_min), ranked[0]
+    least = recipe.n_min if recipe.rho is None else math.ceil(recipe.rho)
+    low, high = (1 if recipe.law == "none" else least), ranked[0]
     if low > high or not fits(low):
         return None
     while low < high:  # every law's quotas grow with n_max, so what fits is an interval
@@ -143,13 +196,26 @@ def largest_n_max(pools: Mapping[str, int], recipe: Recipe) -> int | None:
     return low
 
 
+def _natural(sizes: Mapping[str, int], recipe: Recipe) -> Recipe:
+    """The recipe with the largest and smallest class that the images give."""
+    label = min(sizes, key=lambda key: (sizes[key], key))
+    if not sizes[label]:
+        raise UserError(
+            f"class {label!r} has no images beside its {recipe.test_per_class} test images; "
+            "add images or lower test_per_class"
+        )
+    return dataclasses.replace(recipe, n_max=max(sizes.values()), n_min=sizes[label])
+
+
 def _fit_n_max(sizes: Mapping[str, int], recipe: Recipe) -> int:
     """The recipe's n_max if the pools can meet its quotas; the largest that fits where it names none."""
     if recipe.n_max is None:
         best = largest_n_max(sizes, recipe)
+        if best is None and recipe.rho is not None:
+            raise UserError(f"no n_max gives rho={recipe.rho:g} with these images; lower rho or test_per_class")
         if best is None:
             label = min(sizes, key=lambda key: (sizes[key], key))
-            raise PilotTalError(
+            raise UserError(
                 f"class {label!r} has {sizes[label]} images beside its {recipe.test_per_class} test images, "
                 f"fewer than n_min={recipe.n_min}; add images, or lower n_min or test_per_class"
             )
@@ -157,15 +223,15 @@ def _fit_n_max(sizes: Mapping[str, int], recipe: Recipe) -> int:
     if problem := misfit(recipe.quotas(len(sizes)), sizes):
         best = largest_n_max(sizes, recipe)
         advice = "lower n_min or test_per_class" if best is None else f"the largest n_max that fits is {best}"
-        raise PilotTalError(f"{problem}; {advice}")
+        raise UserError(f"{problem}; {advice}")
     return recipe.n_max
 
 
 def _unique(label: str, names: Iterable[str]) -> list[str]:
     ordered = sorted(names)
-    for first, second in itertools.pairwise(ordered):
+    for first, second in pairwise(ordered):
         if first == second:
-            raise PilotTalError(f"class {label!r} lists {first!r} twice; a name may occur once in a class")
+            raise UserError(f"class {label!r} lists {first!r} twice; a name may occur once in a class")
     return ordered
 
 

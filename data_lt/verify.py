@@ -6,41 +6,35 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from data_lt.errors import UserError
+from data_lt.pictures import inspect_picture
 from data_lt.pools import shortened
 from data_lt.progress import progress
-from pilot_tal.errors import PilotTalError
 
 
-def verify_images(root: Path, paths: Iterable[str]) -> int:
-    """Decodes every image and returns how many there were; broken ones are an error that names them."""
+def verify_images(root: Path, paths: Iterable[str]) -> tuple[int, int]:
+    """Decodes every image; broken ones are an error that names them.
+
+    Returns:
+        How many images there are, and how many of them carry a note to be turned, which no run follows.
+    """
     todo = list(paths)
-    broken = []
+    broken, turned = [], 0
     workers = ThreadPoolExecutor(os.cpu_count())
     try:
-        with progress("opening images", len(todo)) as advance:
-            for path, problem in zip(todo, workers.map(lambda path: _problem(root / path), todo), strict=True):
+        with warnings.catch_warnings(), progress("opening images", len(todo)) as advance:
+            warnings.simplefilter("ignore")  # odd metadata is no reason to refuse pixels
+            found = workers.map(lambda path: inspect_picture(root / path), todo)
+            for path, (problem, is_turned) in zip(todo, found, strict=True):
                 advance(1)
+                turned += is_turned
                 if problem:
                     broken.append(f"{path} ({problem})")
     finally:
         workers.shutdown(cancel_futures=True)  # Ctrl-C is not to wait for thousands of images
     if broken:
-        raise PilotTalError(
-            f"{len(broken):,} of {len(todo):,} images below {root} cannot be read: {shortened(broken, 10)}"
+        raise UserError(
+            f"{len(broken):,} of {len(todo):,} images below {root} cannot be read: {shortened(broken, 10)}; "
+            "put sound copies in their place"
         )
-    return len(todo)
-
-
-def _problem(path: Path) -> str | None:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata is no reason to refuse pixels
-            with Image.open(path) as image:
-                image.load()
-    except UnidentifiedImageError:
-        return "not an image" if path.stat().st_size else "empty file"
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        return str(error) or type(error).__name__
-    return None
+    return len(todo), turned

@@ -12,10 +12,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from data_lt import CARDS, load_manifest, read_manifest
+from data_lt.errors import UserError
 from data_lt.progress import progress
 from data_lt.verify import verify_images
 from pilot_tal.cli import app
-from pilot_tal.errors import PilotTalError
 
 CUB = ("CUB_200_2011/images/{path}", "cub/{part}/{path}", "{path}")
 IMAGENETR = ("imagenet-r/{path}", "imagenet-r/{part}/{path}")
@@ -35,7 +35,7 @@ def command(*arguments):
 
 def build(*arguments):
     result = CliRunner().invoke(app, ["build", *map(str, arguments)])
-    if isinstance(result.exception, PilotTalError):
+    if isinstance(result.exception, UserError):
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.output
@@ -99,7 +99,7 @@ def test_a_complete_copy_is_identical_and_a_changed_one_differs(tmp_path):
     assert "differs" in output
     lost = sorted(used)[0]
     next((root / "cub").rglob(lost.split("/")[1])).unlink()
-    with pytest.raises(PilotTalError, match=r"1 of the 5,258 images .*cub_lt.missing.txt lists all"):
+    with pytest.raises(UserError, match=r"1 of the 5,258 images .*cub_lt.missing.txt lists all"):
         build("cub_lt", "--data-root", root, "--out", tmp_path / "out")
     assert (tmp_path / "out/cub_lt.missing.txt").read_text() == f"{lost}\n"
 
@@ -136,7 +136,7 @@ def test_options_reach_the_split(tmp_path):
     options = ("--n-max", 30, "--n-min", 3, "--test-per-class", 5, "--seed", 4, "--law", "draw", "--shape", 2)
     build("folder_lt", "--data-root", tmp_path / "data", "--out", tmp_path, *options)
     recipe = read_manifest(tmp_path / "folder_lt.txt").split.recipe
-    assert dataclasses.astuple(recipe) == ("draw", 2.0, 30, 3, 5, 4)
+    assert tuple(recipe.header.values()) == ("draw", 2.0, 30, 3, 5, 4)
 
 
 def test_broken_pictures_are_named_and_no_manifest_is_written(tmp_path):
@@ -149,7 +149,7 @@ def test_broken_pictures_are_named_and_no_manifest_is_written(tmp_path):
     (tmp_path / "out/folder_lt.txt").unlink()
     done = command("folder_lt", *options, "--verify")
     assert done.returncode == 2 and done.stderr.startswith("error: 3 of 28 images")
-    for words in ("a/000.jpg (image file is truncated", "a/001.jpg (empty file)", "b é/002.jpg (not an image)"):
+    for words in ("a/000.jpg (image file is truncated", "a/001.jpg (empty file)", "b é/002.jpg (not an image of the"):
         assert words in done.stderr
     assert not (tmp_path / "out/folder_lt.txt").exists()
 
@@ -158,9 +158,9 @@ def test_broken_pictures_are_named_and_no_manifest_is_written(tmp_path):
 def test_verify_finds_a_cut_in_any_format(tmp_path, kind):
     path = tmp_path / f"x.{kind}"
     Image.effect_noise((64, 64), 50).convert("RGB").save(path)
-    assert verify_images(tmp_path, [path.name]) == 1
+    assert verify_images(tmp_path, [path.name]) == (1, 0)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(PilotTalError, match=f"1 of 1 images below .* cannot be read: x.{kind}"):
+    with pytest.raises(UserError, match=f"1 of 1 images below .* cannot be read: x.{kind}"):
         verify_images(tmp_path, [path.name])
 
 
@@ -172,7 +172,7 @@ def test_download_from_the_command_line(tmp_path, monkeypatch):
     sum_ = hashlib.md5(archive.read_bytes()).hexdigest()
     # Put there by hand, as the message for people without a network says; the server is tested elsewhere.
     card = dataclasses.replace(CARDS["cub_lt"], url="http://127.0.0.1:9/CUB_200_2011.tgz", checksum=f"md5:{sum_}")
-    monkeypatch.setitem(CARDS, "cub_lt", card)
+    monkeypatch.setitem(CARDS._entries, "cub_lt", card)
     options = ("--data-root", tmp_path / "data", "--classes", "present", "--out", tmp_path / "out")
     output = build("cub_lt", "--download", *options)
     assert "Licence" in output and "extracted to" in output
@@ -191,13 +191,50 @@ def test_download_from_the_command_line(tmp_path, monkeypatch):
         (["cub_lt", "--seed", "-1"], "seed must be"),
         (["folder_lt", "--n-max", "3", "--n-min", "9"], "n_min must not exceed n_max"),
         (["folder_lt", "--download"], "nothing to download for folder_lt"),
+        (["folder_lt", "-o", ""], "--out is empty"),
+        (["folder_lt", "--data-root", ""], "--data-root is empty"),
+        (["cub_lt", "--rho", "4", "--n-min", "2"], "give one of the two"),
+        (["cub_lt", "--shape", "1e300"], "shape must be"),
+        (["cub_lt", "--n-max", "1" + "0" * 20], "n_max must be"),
+        (["x" * 300], "unknown dataset"),
     ],
 )
 def test_wrong_options_are_one_sentence(tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PilotTalError, match=words):
+    with pytest.raises(UserError, match=words):
         build(*arguments)
     assert list(tmp_path.rglob("*.txt")) == []
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
+    make_folder(tmp_path / "data", {"a": 30, "b": 25})
+    options = ("folder_lt", "--data-root", tmp_path / "data", "--out", tmp_path / "out")
+    build(*options)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    calls = []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) == 3:  # manifest and picture are written, the drawing is not
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(UserError, match="No space left on device"):
+            build(*options, "--seed", 5)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    build(*options, "--seed", 5)
+    after = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert after.keys() == before.keys() and after["folder_lt.txt"] != before["folder_lt.txt"]
+
+
+def test_turned_photographs_are_counted(tmp_path):
+    root = make_folder(tmp_path / "data", {"a": 14, "b": 14})
+    tags = Image.Exif()
+    tags[0x0112] = 6
+    Image.new("RGB", (8, 4)).save(root / "a/000.jpg", exif=tags)
+    output = build("folder_lt", "--data-root", root, "--law", "natural", "--verify", "--out", tmp_path / "out")
+    assert "all 28 images can be read" in output and "1 of them carry a camera's note" in output
 
 
 def test_progress_speaks_in_plain_lines_where_there_is_no_terminal(capsys, monkeypatch):

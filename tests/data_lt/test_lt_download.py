@@ -14,7 +14,7 @@ import data_lt.download as module
 from data_lt import CARDS
 from data_lt.archive import extract
 from data_lt.download import download
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 
 FILES = {
     "CUB_200_2011/images.txt": b"1 a/1.jpg\n",
@@ -123,7 +123,7 @@ def test_giving_up_keeps_the_part_and_the_next_call_goes_on(server, tmp_path):
     content = tar_bytes()
     card = card_for(server, content)
     server.cuts = [60_000] + [0] * module.ATTEMPTS
-    with pytest.raises(PilotTalError, match=r"bytes are kept\): run the same command again .*put it at .*\.tgz"):
+    with pytest.raises(UserError, match=r"bytes are kept\): run the same command again .*put it at .*\.tgz"):
         download(card, tmp_path)
     (part,) = tmp_path.iterdir()
     assert part.name == "CUB_200_2011.tgz.part" and part.read_bytes() == content[: part.stat().st_size]
@@ -178,7 +178,7 @@ def test_a_server_without_ranges_or_a_part_too_long_starts_anew(server, tmp_path
 def test_a_tampered_archive_is_removed(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.content = tar_bytes({**FILES, "CUB_200_2011/images/b/2.jpg": b"evil"})
-    with pytest.raises(PilotTalError, match=r"is not the official archive: its checksum is not md5:.*removed"):
+    with pytest.raises(UserError, match=r"is not the official archive: its checksum is not md5:.*removed"):
         download(card, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -190,7 +190,7 @@ def test_an_archive_put_by_hand_is_used_or_refused(server, tmp_path):
     download(card, tmp_path)
     assert server.ranges == []
     (tmp_path / "CUB_200_2011.tgz").write_bytes(content[:-7])
-    with pytest.raises(PilotTalError, match=r"CUB_200_2011.tgz is not the official archive: .*remove it"):
+    with pytest.raises(UserError, match=r"CUB_200_2011.tgz is not the official archive: .*remove it"):
         download(card, tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_without_a_network_one_sentence_says_what_to_do(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.http.shutdown()
     server.http.server_close()
-    with pytest.raises(PilotTalError) as caught:
+    with pytest.raises(UserError) as caught:
         download(card, tmp_path)
     assert card.url in str(caught.value) and f"put it at {tmp_path / 'CUB_200_2011.tgz'}" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -207,10 +207,10 @@ def test_without_a_network_one_sentence_says_what_to_do(server, tmp_path):
 def test_an_address_that_is_gone(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.status = 404
-    with pytest.raises(PilotTalError, match=r"answers 404; fetch .* by other means"):
+    with pytest.raises(UserError, match=r"answers 404; fetch .* by other means"):
         download(card, tmp_path)
     assert len(server.ranges) == 1 and list(tmp_path.iterdir()) == []
-    with pytest.raises(PilotTalError, match="nothing to download for folder_lt"):
+    with pytest.raises(UserError, match="nothing to download for folder_lt"):
         download(CARDS["folder_lt"], tmp_path)
 
 
@@ -239,9 +239,27 @@ def test_unsafe_members_are_refused_and_nothing_stays(tmp_path, files, members):
     target = tmp_path / "deep" / "data"
     target.mkdir(parents=True)
     (tmp_path / "evil.tar").write_bytes(tar_bytes({**WHOLE, **files}, members))
-    with pytest.raises(PilotTalError, match="is not safe: its member"):
+    with pytest.raises(UserError, match="is not safe: its member"):
         extract(tmp_path / "evil.tar", target, "CUB_200_2011")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["data", "deep", "evil.tar"]
+
+
+def test_an_archive_that_grows_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("data_lt.archive.ALWAYS_ALLOWED", 1 << 20)
+    for files in ({"CUB_200_2011/zeros": bytes(3 << 20)}, {f"CUB_200_2011/{k}": b"" for k in range(3000)}):
+        (tmp_path / "a.tgz").write_bytes(tar_bytes(files, mode="w:gz"))
+        with pytest.raises(UserError, match=r"is not safe: it unpacks to more than 10 times its own size"):
+            extract(tmp_path / "a.tgz", tmp_path, "CUB_200_2011")
+        assert [p.name for p in tmp_path.iterdir()] == ["a.tgz"]
+    (tmp_path / "a.tgz").write_bytes(tar_bytes({"CUB_200_2011/zeros": bytes(1 << 19)}, mode="w:gz"))
+    assert (extract(tmp_path / "a.tgz", tmp_path, "CUB_200_2011") / "zeros").stat().st_size == 1 << 19
+
+
+def test_a_folder_named_like_the_archive_is_a_sentence(server, tmp_path):
+    (tmp_path / "CUB_200_2011.tgz").mkdir()
+    with pytest.raises(UserError, match=r"CUB_200_2011.tgz is a folder, but the archive goes there"):
+        download(card_for(server, tar_bytes()), tmp_path)
+    assert server.ranges == []
 
 
 @pytest.mark.parametrize(
@@ -255,7 +273,7 @@ def test_unsafe_members_are_refused_and_nothing_stays(tmp_path, files, members):
 )
 def test_broken_and_other_archives_leave_nothing(tmp_path, content, words):
     (tmp_path / "a.tgz").write_bytes(content)
-    with pytest.raises(PilotTalError, match=words):
+    with pytest.raises(UserError, match=words):
         extract(tmp_path / "a.tgz", tmp_path, "CUB_200_2011")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tgz"]
 
@@ -273,7 +291,7 @@ def test_an_interrupted_extraction_leaves_nothing(tmp_path, monkeypatch, failure
         return original(self, member, *args, **kwargs)
 
     monkeypatch.setattr(tarfile.TarFile, "extract", fail_late)
-    with pytest.raises((KeyboardInterrupt, PilotTalError)):
+    with pytest.raises((KeyboardInterrupt, UserError)):
         extract(tmp_path / "a.tar", tmp_path, "CUB_200_2011")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tar"]
 

@@ -11,8 +11,9 @@ from lt_helpers import OFFICIAL
 from scipy.stats import ks_2samp
 
 from data_lt import CARDS, exponential_counts, pareto_counts
-from data_lt.laws import quotas
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
+from data_lt.laws import SHAPES, quotas, smallest_class
+from data_lt.prepare import make_recipe
 
 
 def read_counts(name):
@@ -52,6 +53,29 @@ def test_exponential_is_cifar_lts():
     # Cui et al. 2019: n_max * (1 / imbalance) ** (k / (C - 1)), here CIFAR-10-LT with imbalance 100.
     assert exponential_counts(10, 5000, 50) == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
     assert exponential_counts(1, 7, 3) == [7]
+
+
+@pytest.mark.parametrize(("rho", "total"), [(10, 19_573), (50, 12_608), (100, 10_847)])
+def test_cifar100_lts_counts_are_those_of_ldams_code(rho, total):
+    # Cao et al. 2019 truncate n_max * (1 / rho) ** (class / 99).
+    expected = [int(500 * (1 / rho) ** (k / 99)) for k in range(100)]
+    card = CARDS["cifar100_lt"]
+    recipe = make_recipe(card, rho=rho)
+    assert recipe.quotas(card.classes) == expected and sum(expected) == total
+    assert (recipe == make_recipe(card)) == (rho == 100)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_rho_sets_the_smallest_class(one, other):
+    n_max, rho = max(one, other), min(one, other)
+    assert smallest_class(n_max, rho) == n_max // rho >= 1
+    assert smallest_class(n_max, n_max / rho) == rho  # what the user meant, whatever the last bit
+
+
+@pytest.mark.parametrize("rho", [0, -1, 0.99, 501, math.nan, math.inf, "100", True, 1e300, 10**20])
+def test_a_rho_out_of_range_is_refused(rho):
+    with pytest.raises(UserError, match="rho must be from 1 to n_max=500"):
+        smallest_class(500, rho)
 
 
 sizes = st.tuples(st.integers(1, 300), st.integers(1, 500), st.integers(1, 500)).map(
@@ -96,15 +120,29 @@ def test_draw_depends_on_its_seed_alone():
         ((3, 5, 1, 0), "shape"),
         ((3, 5, 1, math.nan), "shape"),
         ((3, 5, 1, "6"), "shape"),
+        ((3, 5, 1, True), "shape"),
+        ((3, 5, 1, 1e300), "shape must be a number from 0.1 to 1000"),
+        ((3, 5, 1, 1e-300), "shape must be a number from 0.1 to 1000"),
+        ((3, 5, 1, 1e-5, 1), "shape must be a number from 0.1 to 1000"),
+        ((3, 10**20, 1), "n_max must be a whole number from 1 to 1,000,000,000"),
+        ((10**20, 5, 1), "num_classes must be a whole number from 1 to 1,000,000"),
         ((3, 5, 1, 6.0, -1), "seed"),
         ((3, 5, 1, 6.0, 2**32), "seed"),
     ],
 )
 def test_wrong_numbers_are_named(arguments, words):
-    with pytest.raises(PilotTalError, match=words):
+    with pytest.raises(UserError, match=words):
         pareto_counts(*arguments)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", [None, 0, 7])
+@pytest.mark.parametrize("classes", [1, 2, 1000, 100_000])
+def test_the_whole_range_of_shapes_works(shape, seed, classes):
+    counts = pareto_counts(classes, 10**9, 1, shape, seed)
+    assert counts[0] == 10**9 and counts[-1] >= 1 and len(counts) == classes
+
+
 def test_unknown_law_suggests_the_nearest():
-    with pytest.raises(PilotTalError, match="did you mean 'exponential'"):
+    with pytest.raises(UserError, match="did you mean 'exponential'"):
         quotas("exponental", 3, 5, 1)

@@ -1,5 +1,6 @@
 """Manifests as files: read back as written, and refused when touched."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_lt import CARDS, load_manifest, read_manifest
+from data_lt.errors import UserError
 from data_lt.manifest import MAGIC, Manifest
 from data_lt.split import Recipe, split_pools
-from pilot_tal.errors import PilotTalError
 
 
 def example():
@@ -50,7 +51,7 @@ def test_any_changed_letter_is_noticed(tmp_path_factory, data):
     if changed == text:
         assert read_manifest(path) == example()
     else:
-        with pytest.raises(PilotTalError, match=r"changed\.txt"):
+        with pytest.raises(UserError, match=r"changed\.txt"):
             read_manifest(path)
 
 
@@ -67,8 +68,55 @@ def test_any_changed_letter_is_noticed(tmp_path_factory, data):
 def test_an_edited_manifest_is_refused(tmp_path, edit):
     path = tmp_path / "mine.txt"
     path.write_text("\n".join(edit(example().text().split("\n"))), encoding="utf-8")
-    with pytest.raises(PilotTalError, match=r"mine.txt was edited or damaged.*pilot-tal build"):
+    with pytest.raises(UserError, match=r"mine.txt was edited or damaged.*build it anew"):
         read_manifest(path)
+
+
+def give(split, label, train=None, test=None):
+    """The split with other images in one class."""
+    parts = {"train": train, "test": test}
+    return dataclasses.replace(split, **{k: {**getattr(split, k), label: v} for k, v in parts.items() if v is not None})
+
+
+def renamed(split, old, new):
+    parts = {k: {new if c == old else c: v for c, v in getattr(split, k).items()} for k in ("train", "test", "pool")}
+    return dataclasses.replace(split, **parts)
+
+
+LIES = {
+    "trained and tested on": (lambda s: give(s, "b", test=[s.train["b"][0], s.test["b"][0]]), "both to train and to"),
+    "twice": (lambda s: give(s, "b", train=[s.train["b"][0]] * 2), "'b' has the image '.*' twice"),
+    "nothing to train on": (lambda s: give(s, "b", train=[]), "'b' has no training images"),
+    "nothing to test on": (lambda s: give(s, "b", test=[]), "'b' has no test images"),
+    "fewer tests": (lambda s: give(s, "b", test=s.test["b"][:1]), "1 test images, not test_per_class=2"),
+    "more than the pool": (lambda s: dataclasses.replace(s, pool={**s.pool, "b": 3}), "7 images of a pool of 3"),
+    "another law": (
+        lambda s: dataclasses.replace(s, recipe=dataclasses.replace(s.recipe, n_max=4)),
+        "not those of law",
+    ),
+    "no n_max": (lambda s: dataclasses.replace(s, recipe=dataclasses.replace(s.recipe, n_max=None)), "not those of"),
+    "an escaping class": (lambda s: renamed(s, "b", "../secret"), "'../secret' cannot be the name"),
+    "the folder above": (lambda s: renamed(s, "b", ".."), "'..' cannot be the name"),
+    "an absolute class": (lambda s: renamed(s, "b", "/etc"), "'/etc' cannot be the name"),
+    "an escaping image": (lambda s: give(s, "b", test=["../x.jpg", "1.jpg"]), "'../x.jpg' cannot be the name"),
+    "a deep escape": (lambda s: give(s, "b", test=["train/../x.jpg", "1.jpg"]), "'../x.jpg' cannot be the name"),
+    "of Windows": (lambda s: give(s, "b", test=["..\\x.jpg", "1.jpg"]), "cannot be the name"),
+    "no name": (lambda s: give(s, "b", test=["", "1.jpg"]), "'' cannot be the name"),
+}
+
+
+@pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES)
+def test_a_manifest_with_a_fresh_checksum_must_still_make_sense(tmp_path, lie, words):
+    Manifest("folder_lt", lie(example().split)).write(tmp_path / "m.txt")
+    with pytest.raises(UserError, match=rf"m.txt was edited or damaged: .*{words}.*build it anew with .* folder_lt"):
+        read_manifest(tmp_path / "m.txt")
+
+
+def test_a_name_longer_than_any_file_is_a_sentence():
+    with pytest.raises(UserError, match="too long"):
+        load_manifest("a" * 300)
+    with pytest.raises(UserError, match="manifest is empty"):
+        load_manifest("")
 
 
 def test_windows_line_ends_are_no_edit(tmp_path):
@@ -86,23 +134,24 @@ def test_windows_line_ends_are_no_edit(tmp_path):
         (f"{MAGIC}\nnot json\nclass\ta\t1\n".encode(), "cannot be read"),
         (f"{MAGIC}\n[]\nclass\ta\t1\n".encode(), "cannot be read"),
         (f"{MAGIC}\n{{}}\nclass\ta\t1\n".encode(), "cannot be read"),
+        (f"{MAGIC}\n{'[' * 100_000}\nclass\ta\t1\n".encode(), "cannot be read"),
     ],
 )
 def test_other_files_are_no_manifests(tmp_path, content, words):
     path = tmp_path / "other.txt"
     path.write_bytes(content)
-    with pytest.raises(PilotTalError, match=f"other.txt.*{words}"):
+    with pytest.raises(UserError, match=f"other.txt.*{words}"):
         read_manifest(path)
 
 
 def test_missing_and_misspelt_manifests(tmp_path):
-    with pytest.raises(PilotTalError, match=r"cannot read the manifest .*none.txt"):
+    with pytest.raises(UserError, match=r"cannot read the manifest .*none.txt"):
         load_manifest(tmp_path / "none.txt")
-    with pytest.raises(PilotTalError, match="did you mean 'cub_lt'"):
+    with pytest.raises(UserError, match="did you mean 'cub_lt'"):
         load_manifest("cub-lt")
-    with pytest.raises(PilotTalError, match="no manifest is shipped for folder_lt"):
+    with pytest.raises(UserError, match="no manifest is shipped for folder_lt"):
         load_manifest("folder_lt")
-    with pytest.raises(PilotTalError, match="cannot read"):
+    with pytest.raises(UserError, match="cannot read"):
         load_manifest(tmp_path)
 
 
@@ -112,6 +161,6 @@ def test_a_failed_write_leaves_the_old_manifest(tmp_path, monkeypatch):
     before = path.read_bytes()
     other = Manifest("folder_lt", split_pools({"a": map(str, range(30))}, Recipe()))
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(PilotTalError, match=r"m.txt: No space left"):
+    with pytest.raises(UserError, match=r"m.txt: No space left"):
         other.write(path)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["m.txt"]

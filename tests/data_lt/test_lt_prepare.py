@@ -8,10 +8,9 @@ import pytest
 from lt_helpers import by_class, cub_files, food101_files, imagenetr_files, make_folder, write_files
 
 from data_lt import CARDS, DatasetCard, LongTailedSet, MissingImages, exponential_counts, prepare, read_manifest
-from data_lt.manifest import Manifest
+from data_lt.errors import UserError
 from data_lt.prepare import build_manifest, find_pool, make_recipe
-from data_lt.split import Recipe, Split
-from pilot_tal.errors import PilotTalError
+from data_lt.split import Recipe
 
 
 def pick(path):
@@ -138,11 +137,11 @@ def test_food_without_its_lists_or_listed_files_says_so(tmp_path):
     root = food_root(tmp_path, "official", classes=1)
     gone = next((root / "food-101/images").rglob("*.jpg"))
     gone.unlink()
-    with pytest.raises(PilotTalError, match=rf"1 images that .*\.txt lists are not below .*{gone.name}"):
+    with pytest.raises(UserError, match=rf"1 images that .*\.txt lists are not below .*{gone.name}"):
         prepare("food101_lt", root, classes="present")
     (root / "food-101/meta/test.txt").unlink()
     gone.write_bytes(b"")
-    with pytest.raises(PilotTalError, match=r"meta/test.txt does not exist; it is part of the official archive"):
+    with pytest.raises(UserError, match=r"meta/test.txt does not exist; it is part of the official archive"):
         prepare("food101_lt", root, classes="present")
 
 
@@ -163,7 +162,7 @@ def test_present_classes_follow_the_law_of_as_many_classes(tmp_path):
         prepare("cub_lt", root)
     with pytest.raises(MissingImages, match="195 of the 200 classes"):
         prepare("cub_lt", root, seed=3)
-    with pytest.raises(PilotTalError, match=r"unknown choice of classes 'some'.*all, present"):
+    with pytest.raises(UserError, match=r"unknown choice of classes 'some'.*all, present"):
         prepare("cub_lt", root, classes="some")
 
 
@@ -219,26 +218,12 @@ def test_an_own_manifest_is_used_as_it_is(tmp_path):
     manifest.write(tmp_path / "m.txt")
     again = prepare("folder_lt", root, manifest=tmp_path / "m.txt")
     assert again.checksum == built.checksum and again.frame.equals(built.frame)
-    with pytest.raises(PilotTalError, match="already fixes the split; leave out seed, n_max"):
+    with pytest.raises(UserError, match="already fixes the split; leave out seed, n_max"):
         prepare("folder_lt", root, manifest=tmp_path / "m.txt", seed=5, n_max=3)
-    with pytest.raises(PilotTalError, match="is of the dataset folder_lt, not of cub_lt"):
+    with pytest.raises(UserError, match="is of the dataset folder_lt, not of cub_lt"):
         prepare("cub_lt", few_classes(tmp_path)[0], manifest=tmp_path / "m.txt")
     (root / "a" / manifest.split.train["a"][0]).unlink()
     with pytest.raises(MissingImages, match=r"1 of the .* images of Folder-LT are missing"):
-        prepare("folder_lt", root, manifest=tmp_path / "m.txt")
-
-
-def test_a_manifest_cannot_reach_outside_its_root(tmp_path):
-    root = make_folder(tmp_path / "mine", {"a": 3}, b"")
-    write_files(tmp_path / "secret", ["x.jpg"])
-    split = Split(
-        Recipe(n_max=1, n_min=1),
-        {"../secret": ["x.jpg"]},
-        {"../secret": ["../secret/x.jpg"]},
-        {"../secret": 1},
-    )
-    Manifest("folder_lt", split).write(tmp_path / "m.txt")
-    with pytest.raises(MissingImages):
         prepare("folder_lt", root, manifest=tmp_path / "m.txt")
 
 
@@ -246,7 +231,7 @@ def test_an_unusual_folder_can_be_named(tmp_path):
     make_folder(tmp_path / "birds of mine", {"a": 30, "b": 25}, b"")
     result = prepare("folder_lt", tmp_path, folder="birds of mine")
     assert result.root == tmp_path / "birds of mine" and result.class_names == ["a", "b"]
-    with pytest.raises(PilotTalError, match="nowhere does not exist"):
+    with pytest.raises(UserError, match="nowhere does not exist"):
         prepare("folder_lt", tmp_path, folder="nowhere")
 
 
@@ -316,16 +301,14 @@ def break_two_spellings(root):
 def test_damaged_folders_are_refused_by_name(tmp_path, damage, words):
     root = make_folder(tmp_path / "mine", {"a": 30, "b": 25}, b"")
     damage(root)
-    with pytest.raises(PilotTalError, match=words):
+    with pytest.raises(UserError, match=words):
         prepare("folder_lt", root)
 
 
 def test_an_official_image_in_both_parts_is_refused(tmp_path):
     label = "001.Black_footed_Albatross"
     write_files(tmp_path / "cub", [f"train/{label}/1.jpg", f"train/{label}/2.jpg", f"test/{label}/2.jpg"])
-    with pytest.raises(
-        PilotTalError, match=f"has the name '2.jpg' twice, as train/{label}/2.jpg and test/{label}/2.jpg"
-    ):
+    with pytest.raises(UserError, match=f"has the name '2.jpg' twice, as train/{label}/2.jpg and test/{label}/2.jpg"):
         prepare("cub_lt", tmp_path)
 
 
@@ -344,7 +327,7 @@ def test_a_set_that_makes_its_images_keeps_its_official_parts(tmp_path, monkeypa
         make_folder(data_root / "toy/test", {"a": 3, "b": 3}, b"")
 
     card = DatasetCard("toy_lt", "Toy-LT", 2, None, 9, 4, 3, official_split=True, folders=("toy",), make=make)
-    monkeypatch.setitem(CARDS, "toy_lt", card)
+    monkeypatch.setitem(CARDS._entries, "toy_lt", card)
     write_files(tmp_path, [f"other {k}/x.jpg" for k in range(9)])  # another dataset in the same data root
     result = prepare("toy_lt", tmp_path)
     assert result.root == tmp_path / "toy" and result.card is card
@@ -364,13 +347,42 @@ def test_linked_classes_and_images_are_welcome(tmp_path):
 
 
 def test_wrong_names_and_roots_without_the_dataset(tmp_path):
-    with pytest.raises(PilotTalError, match=r"new does not exist: .*build food101_lt --download --data-root .*new$"):
+    with pytest.raises(UserError, match=r"new does not exist: .*build food101_lt --download --data-root .*new$"):
         prepare("food101_lt", tmp_path / "new")
-    with pytest.raises(PilotTalError, match="did you mean 'imagenetr_lt'"):
+    with pytest.raises(UserError, match="did you mean 'imagenetr_lt'"):
         prepare("imagenet_lt", tmp_path)
-    with pytest.raises(PilotTalError, match=r"no images of CUB-LT.*CUB_200_2011/.*--download --data-root '.*a b'"):
+    with pytest.raises(UserError, match=r"no images of CUB-LT.*CUB_200_2011/.*--download --data-root '.*a b'"):
         (tmp_path / "a b").mkdir()
         prepare("cub_lt", tmp_path / "a b")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rho": 10, "n_min": 4}, "rho = n_max / n_min sets n_min; give one of the two"),
+        ({"rho": 0.5}, "rho must be from 1 to"),
+        ({"law": "natural", "n_max": 4}, "law=natural keeps every image .*; leave out n_max"),
+        ({"law": "natural", "rho": 2}, "law=natural has none; leave rho out"),
+        ({"folder": "a" * 300}, "folder cannot be a path"),
+        ({"folder": ""}, "folder is empty"),
+        ({"manifest": "a" * 300}, "manifest cannot be a path"),
+    ],
+)
+def test_wrong_options_are_refused_before_an_image_is_touched(tmp_path, options, words):
+    root = make_folder(tmp_path / "mine", {"a": 30, "b": 25}, b"")
+    with pytest.raises(UserError, match=words):
+        prepare("folder_lt", root, **options)
+    for wrong in ("", "a" * 300, "~nobody-of-that-name"):
+        with pytest.raises(UserError, match="data_root"):
+            prepare("folder_lt", wrong)
+
+
+def test_natural_and_rho_reach_the_set(tmp_path):
+    root = make_folder(tmp_path, {"a": 50, "b": 25}, b"")
+    natural = prepare("folder_lt", root, law="natural")
+    assert (natural.law["n_max"], natural.law["n_min"], natural.law["train"]) == (40, 15, 55)
+    tail = prepare("folder_lt", root, law="exponential", rho=8, n_max=32)
+    assert (tail.law["largest"], tail.law["smallest"]) == (32, 4) and "rho" not in tail.law
 
 
 def test_cards_are_frozen_and_complete():

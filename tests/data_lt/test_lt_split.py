@@ -11,10 +11,10 @@ from lt_helpers import official_pools
 from scipy.stats import chisquare
 
 from data_lt import CARDS, load_manifest
+from data_lt.errors import UserError
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.prepare import make_recipe
-from data_lt.split import Recipe, assign, largest_n_max, split_pools
-from pilot_tal.errors import PilotTalError
+from data_lt.split import Recipe, assign, largest_n_max, problem_of, split_pools
 
 NAMED = ("cub_lt", "imagenetr_lt", "food101_lt")
 
@@ -61,7 +61,7 @@ def test_random_pools_are_split_as_promised_or_refused(case, shuffler):
     wanted = recipe.quotas(len(pools))
     room = sorted((len(names) - recipe.test_per_class for names in pools.values()), reverse=True)
     if any(quota > size for quota, size in zip(wanted, room, strict=True)):
-        with pytest.raises(PilotTalError, match="class"):
+        with pytest.raises(UserError, match="class"):
             split_pools(pools, recipe)
         return
     split = split_pools(pools, recipe)
@@ -164,8 +164,36 @@ def test_official_test_lists_give_the_test_images():
     ],
 )
 def test_pools_that_cannot_be_split_are_refused_by_name(pools, recipe, words):
-    with pytest.raises(PilotTalError, match=words):
+    with pytest.raises(UserError, match=words):
         split_pools({label: map(str, names) for label, names in pools.items()}, recipe)
+
+
+def test_natural_keeps_all_but_the_test_images():
+    pools = {"a": [str(k) for k in range(30)], "b": [str(k) for k in range(12)]}
+    split = split_pools(pools, Recipe("natural", test_per_class=10))
+    assert {k: len(v) for k, v in split.train.items()} == {"a": 20, "b": 2}
+    assert all(set(split.train[k]) | set(split.test[k]) == set(pools[k]) for k in pools)
+    assert (split.recipe.n_max, split.recipe.n_min) == (20, 2) and problem_of(split) is None
+    assert split.test == split_pools(pools, Recipe(n_max=2, n_min=2)).test  # all laws share their test images
+    with pytest.raises(UserError, match="'b' has no images beside its 12 test images"):
+        split_pools(pools, Recipe("natural", test_per_class=12))
+    with pytest.raises(UserError, match="law=natural has no quotas"):
+        Recipe("natural").quotas(3)
+
+
+@given(st.lists(st.integers(11, 200), min_size=2, max_size=20), st.floats(1, 40), st.sampled_from(["profile", "draw"]))
+def test_rho_holds_for_the_largest_n_max_that_fits(sizes, rho, law):
+    pools = {f"c{k}": [str(i) for i in range(size)] for k, size in enumerate(sizes)}
+    try:
+        split = split_pools(pools, Recipe(law, rho=rho))
+    except UserError as error:
+        assert "no n_max gives rho=" in str(error)
+        return
+    recipe = split.recipe
+    assert recipe.rho is None and recipe.n_min == int(recipe.n_max / rho + 1e-9) and problem_of(split) is None
+    assert split == split_pools(pools, Recipe(law, n_max=recipe.n_max, n_min=recipe.n_min))
+    with pytest.raises(UserError):
+        split_pools(pools, Recipe(law, n_max=recipe.n_max + 1, rho=rho))
 
 
 def test_the_spelling_of_a_number_does_not_change_the_manifest():
@@ -184,8 +212,16 @@ def test_the_spelling_of_a_number_does_not_change_the_manifest():
         ({"test_per_class": 0}, "test_per_class"),
         ({"n_max": 3, "n_min": 4}, "n_min must not exceed n_max"),
         ({"shape": -1.0}, "shape"),
+        ({"shape": 1e300}, "shape"),
+        ({"law": "draw", "shape": 1e-5}, "shape"),
+        ({"n_max": 10**20}, "n_max"),
+        ({"test_per_class": 10**20}, "test_per_class"),
+        ({"rho": 0.5}, "rho must be"),
+        ({"n_max": 40, "rho": 41}, "rho must be from 1 to n_max=40"),
+        ({"law": "none", "rho": 2}, "law=none has none"),
+        ({"law": "natural", "rho": 2}, "law=natural has none"),
     ],
 )
 def test_wrong_recipes_are_refused(options, words):
-    with pytest.raises(PilotTalError, match=words):
+    with pytest.raises(UserError, match=words):
         Recipe(**options)

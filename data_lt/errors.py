@@ -1,0 +1,81 @@
+"""The one exception a user is meant to read, "did you mean" for unknown names, and commands that can be typed."""
+
+import difflib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+_PROGRAM, _MODULE = "pilot-tal", "pilot_tal"
+_MOST_LISTED = 20
+_LONGEST_SHOWN = 60
+
+
+class UserError(ValueError):
+    """A sentence for the user: what is wrong, what is allowed, what to do. The command line prints it bare."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to `name`, or None when nothing is close; `lam` means `tal.lam`, `lr` means `init_lr`."""
+    names = sorted(known)
+    longer = [full for full in names if full.endswith((f".{name.lower()}", f"_{name.lower()}"))]
+    if longer:
+        return longer[0]
+    matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> UserError:
+    """The error for a name that is not known, with the nearest one and, if it is not too long, the list.
+
+    Args:
+        kind: What it should be a name of.
+        name: As it was given.
+        known: All names there are.
+        listed_by: The command that lists them, for where they are many.
+    """
+    names = sorted(known)
+    guess = nearest(name, names)
+    hints = [f"did you mean {guess!r}?"] if guess else []
+    if len(names) <= _MOST_LISTED or not (guess or listed_by):
+        hints.append(f"known: {', '.join(names)}")
+    elif not guess:
+        hints.append(f"all are listed by: {listed_by}")
+    return UserError(f"unknown {kind} {name[:_LONGEST_SHOWN]!r}: {' '.join(hints)}")
+
+
+def command(*arguments: object) -> str:
+    """A command line of ours as this user can type it: the program is named as it was called."""
+    called = Path(sys.argv[0] if sys.argv else "")
+    if called.stem == _PROGRAM:
+        words = [_typed(called)]
+    elif called.name == "__main__.py" and called.parent.name == _MODULE:
+        words = [_typed(Path(sys.executable)), "-m", _MODULE]
+    else:  # called from Python: the program stands beside its interpreter, if it is installed
+        beside = Path(sys.executable).with_name(_PROGRAM)
+        words = [_typed(beside) if beside.exists() else _PROGRAM]
+    return shlex.join([*words, *map(str, arguments)])
+
+
+def _typed(program: Path) -> str:
+    """The shortest spelling that runs this program from the working directory."""
+    if shutil.which(program.name) == str(program):
+        return program.name
+    try:
+        near = Path(os.path.abspath(program)).relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return str(program)
+    return str(near) if len(near.parts) > 1 else f"./{near}"
+
+
+def one_line(text: str) -> str:
+    """The text on one line of printable letters, whatever a name in it may hold."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
+
+
+def sentence(error: BaseException) -> str:
+    """An error in one line: as it is if it was meant for a user, else with its kind before it."""
+    text = one_line(str(error))
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,0 +1,76 @@
+"""Opens photographs, and only as what they may be: JPEG, PNG, WebP, GIF or BMP, whatever their name ends in.
+
+Pixels become 8-bit RGB as LAMDA-PILOT makes them: transparency is dropped, and a camera's note that a picture is to
+be turned (EXIF orientation) is not followed. Only what Pillow would clip is scaled: 16-bit grey and floats.
+"""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from data_lt.errors import UserError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")  # others may start foreign programs, as PostScript does
+ORIENTATION, UPRIGHT = 0x0112, 1  # the EXIF tag, and its value for "as stored"
+
+
+def read_picture(path: Path) -> Image.Image:
+    """The picture in a file as RGB; one that cannot be read is a `UserError` that says why."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd metadata is no reason to refuse pixels
+        try:
+            with Image.open(path, formats=FORMATS) as image:
+                return to_rgb(image)
+        except Exception as error:  # on damaged bytes a decoder may raise anything
+            raise UserError(
+                f"cannot read the image {path}: {_problem(path, error)}; put a sound copy in its place "
+                "(build with --verify names every broken one)"
+            ) from error
+
+
+def picture_size(path: Path) -> tuple[int, int] | None:
+    """Width and height in pixels, without decoding the picture; None where it cannot be read."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image.size
+    except Exception:
+        return None
+
+
+def inspect_picture(path: Path) -> tuple[str | None, bool]:
+    """What is wrong with a picture, and whether its camera noted that it is to be turned or mirrored."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            to_rgb(image)
+            return None, image.getexif().get(ORIENTATION, UPRIGHT) != UPRIGHT
+    except Exception as error:
+        return _problem(path, error), False
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any photograph as 8-bit RGB.
+
+    16-bit grey (modes `I;16` and `I`) keeps its upper 8 bits, as Pillow itself does for 16-bit colour. Floats (`F`)
+    are taken as 0 to 1 if none exceeds 1, else as 0 to 255. What lies outside is refused rather than clipped.
+    """
+    if image.mode != "F" and not image.mode.startswith("I"):
+        return image.convert("RGB")
+    grey = np.asarray(image, dtype=np.float64)
+    top = 65535.0 if image.mode != "F" else 1.0 if grey.max() <= 1 else 255.0
+    if not (grey.min() >= 0 and grey.max() <= top):  # NaN too
+        raise UserError(f"values go from {grey.min():g} to {grey.max():g}, those of a picture from 0 to {top:g}")
+    levels = grey // 256 if image.mode != "F" else np.round(grey * (255 / top))
+    return Image.fromarray(levels.astype(np.uint8)).convert("RGB")
+
+
+def _problem(path: Path, error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "empty file" if not path.stat().st_size else f"not an image of the kinds {', '.join(FORMATS)}"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
+    if isinstance(error, MemoryError):
+        return "too large for this memory"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
