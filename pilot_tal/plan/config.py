@@ -1,0 +1,115 @@
+"""What a run is made of, as dataclasses: they are the schema of `key=value`, with types, ranges, defaults and help."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from data_lt.laws import LAWS, SHAPES
+from data_lt.prepare import CLASS_CHOICES
+from pilot_tal.learners import FIDELITIES, MethodConfig
+from pilot_tal.schema import Rule
+from pilot_tal.stream.store import CACHE_CHOICES
+from pilot_tal.stream.transforms import TRANSFORMS
+
+DEFAULT_SEEDS = (1993, 1994, 1995)
+DEFAULT_LOSSES = ("ce", "tal")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+LOGS = ("none", "tensorboard", "wandb")
+QUICK_STEPS, QUICK_TEST_IMAGES, QUICK_EPOCHS = 2, 2, 2
+_MOST = 10_000_000
+_DEVICES = r"auto|cpu|mps|cuda(:\d{1,3})?"
+_ONE_OR_THREE = r"(\d*\.?\d+|\[\d*\.?\d+,\d*\.?\d+,\d*\.?\d+\])"
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """How the long-tailed set is made of the images; null means the dataset's own value."""
+
+    classes: Annotated[str, Rule("all, or build from the classes that are there", choices=CLASS_CHOICES)] = "all"
+    manifest: Annotated[str | None, Rule("a list of train and test images to use")] = None
+    folder: Annotated[str | None, Rule("the images' folder below data_root, if its name is unusual")] = None
+    law: Annotated[str | None, Rule("how the classes' sizes fall", choices=tuple(LAWS))] = None
+    shape: Annotated[float | None, Rule("shape of the Pareto law", *SHAPES)] = None
+    n_max: Annotated[int | None, Rule("training images of the largest class", 1, _MOST)] = None
+    n_min: Annotated[int | None, Rule("training images of the smallest class", 1, _MOST)] = None
+    rho: Annotated[float | None, Rule("imbalance n_max / n_min, in place of n_min", 1, _MOST)] = None
+    test_per_class: Annotated[int | None, Rule("test images of every class", 1, _MOST)] = None
+    split_seed: Annotated[int | None, Rule("seed of the split", 0, 2**32 - 1)] = None
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What every method has: the stream, the ViT and the arithmetic."""
+
+    fidelity: Annotated[str, Rule("as LAMDA-PILOT behaves, or with its defects repaired", choices=FIDELITIES)] = "pilot"
+    tasks: Annotated[int | None, Rule("tasks of equally many classes; 1 is joint training", 1, 100_000)] = 5
+    init_cls: Annotated[int | None, Rule("classes of the first task, in place of tasks", 1, 100_000)] = None
+    increment: Annotated[int | None, Rule("classes of each further task, with init_cls", 1, 100_000)] = None
+    order: Annotated[str, Rule("of the classes: shuffled (by seed), head_first, tail_first, or a file of names")] = (
+        "shuffled"
+    )
+    backbone: Annotated[str, Rule("the ViT, by its name in timm")] = "vit_base_patch16_224.augreg_in21k_ft_in1k"
+    weights: Annotated[str, Rule("hub (timm's), random, or a file (.safetensors, .pth, .npz)")] = "hub"
+    img_size: Annotated[int | None, Rule("pixels of the ViT's images; null: the ViT's own", 1, 4096)] = None
+    transform: Annotated[str, Rule("crops and flips", choices=TRANSFORMS)] = "pilot"
+    normalize: Annotated[
+        str,
+        Rule(
+            "auto, weights (as they expect), none, or MEAN/STD such as 0.5/0.5 or [0.5,0.4,0.4]/[0.2,0.2,0.2]",
+            pattern=rf"auto|weights|none|{_ONE_OR_THREE}/{_ONE_OR_THREE}",
+        ),
+    ] = "auto"
+    precision: Annotated[str, Rule("arithmetic; all but fp32 want a GPU, bf16 works anywhere", choices=PRECISIONS)] = (
+        "fp32"
+    )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run happens; none of it changes the result (but `threads`, in the last bits)."""
+
+    data_root: Annotated[str, Rule("where the images are")] = "data"
+    output: Annotated[str, Rule("where the runs go")] = "runs"
+    device: Annotated[str, Rule("auto, cpu, mps, cuda or cuda:NUMBER", pattern=_DEVICES)] = "auto"
+    workers: Annotated[int | None, Rule("processes that decode images; null: by device", 0, 256)] = None
+    cache: Annotated[str, Rule("keep decoded images in memory", choices=CACHE_CHOICES)] = "auto"
+    threads: Annotated[int | None, Rule("threads on a CPU; null: all cores, or 1 with several jobs", 1, 1024)] = None
+    jobs: Annotated[
+        int | str, Rule("runs at a time; auto: by GPUs, or by cores and memory", 1, 4096, words=("auto",))
+    ] = "auto"
+    gpus: Annotated[tuple[int, ...] | None, Rule("GPUs to use; null: all", 0, 1024, unique=True, shortest=1)] = None
+    jobs_per_gpu: Annotated[int, Rule("runs at a time on one GPU", 1, 64)] = 1
+    log: Annotated[str, Rule("where the runs are logged to as well", choices=LOGS)] = "none"
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """A loss with all its options; `none` for a method that trains nothing."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: everything that shapes its result. Where and how fast it runs is `Machine`'s."""
+
+    method: str
+    dataset: str
+    loss: LossConfig
+    seed: int
+    settings: RunSettings
+    data: DataConfig
+    method_config: MethodConfig
+    quick: bool = False
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that are not the defaults of method, dataset and loss: name → [value, default]."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command line asks for: runs, and the machine they are for."""
+
+    runs: tuple[RunConfig, ...]
+    machine: Machine
+    plugins: tuple[str, ...] = ()

@@ -1,0 +1,251 @@
+"""The schema of everything a user can set: type, range, default and help, read off signatures.
+
+    def __init__(self, gamma: Annotated[float, Rule("how much easy samples fade", 0, 100)] = 2.0): ...
+
+A parameter of a class, or a field of a dataclass, that is annotated with a `Rule` is a setting. `settings_of` lists
+them, `Setting.parse` reads one from the command line, `Setting.check` takes one from YAML, JSON or Python, and
+`build` makes the object from checked values. Dataclasses may nest; that is how a run's record is read back.
+"""
+
+import dataclasses
+import inspect
+import json
+import math
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from data_lt.errors import UserError, unknown_name
+
+REQUIRED = inspect.Parameter.empty
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_LARGEST = {int: 10**9, float: 1e12}  # where a rule gives no bound: nothing that makes sense is larger
+_LONGEST_TEXT = 4096
+_SHOWN = 60
+_NOTHING = ("null", "none")
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a setting is for and which values it takes.
+
+    Attributes:
+        help: A few words for `pilot-tal list`.
+        low, high: Bounds of a number, both included; of each number in a list.
+        above, below: Bounds that are themselves excluded.
+        choices: The only texts allowed.
+        pattern: A text must match it as a whole; `help` says what that means.
+        words: Texts allowed in place of a number.
+        unique: No value twice in a list.
+        shortest: Least number of values in a list.
+    """
+
+    help: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    words: tuple[str, ...] = ()
+    unique: bool = False
+    shortest: int = 0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: `kind` is int, float, bool, str, dict or a dataclass; `many` says that it is a list of them."""
+
+    name: str
+    kind: type
+    default: Any = REQUIRED
+    rule: Rule = Rule()
+    many: bool = False
+    optional: bool = False
+
+    def parse(self, text: str) -> Any:
+        """The value written on a command line.
+
+        Raises:
+            UserError: it is not of the setting's type or out of its range.
+        """
+        if not text:
+            raise UserError(f"{self.name} has no value; write {self.name}=VALUE or leave it out")
+        if self.optional and text.lower() in _NOTHING and text not in self.rule.choices:  # law=none is a law
+            return None
+        if not self.many:
+            return self.check(self._scalar(text))
+        if not (text.startswith("[") and text.endswith("]")):
+            raise self._wrong(text)
+        inner = text[1:-1].strip()
+        return self.check([self._scalar(part.strip()) for part in inner.split(",")] if inner else [])
+
+    def check(self, value: Any) -> Any:
+        """`value` in the setting's own type (lists as tuples), if it is of that type and in range."""
+        if value is None and self.optional:
+            return None
+        if not self.many:
+            return self._one(value)
+        if not isinstance(value, (list, tuple)) or len(value) < self.rule.shortest:
+            raise self._wrong(value)
+        values = tuple(self._one(item) for item in value)
+        if self.rule.unique and len(set(values)) != len(values):
+            raise UserError(f"{self.name} must not name a value twice, got {_shown(value)}")
+        return values
+
+    @property
+    def allowed(self) -> str:
+        """`a whole number from 1 to 100`, `one of adam, sgd`, …"""
+        rule = self.rule
+        if rule.choices:
+            text = f"one of {', '.join(rule.choices)}"
+        elif rule.pattern:
+            text = rule.help
+        else:
+            text = _KINDS.get(self.kind, "a table of values")
+            text += _range(rule) if self.kind in _LARGEST else ""
+        if rule.words:
+            text += f", or {', '.join(rule.words)}"
+        if self.many:
+            text = f"a list such as [1,2] of {text.removeprefix('a ')}"
+            text += f", at least {rule.shortest} long" if rule.shortest else ""
+        return text + (", or null" if self.optional else "")
+
+    def _scalar(self, text: str) -> Any:
+        """The text as the setting's kind; what cannot be read so stays text and is refused by `check`."""
+        if text in self.rule.words:
+            return text
+        if self.kind is bool:
+            return {"true": True, "false": False}.get(text.lower(), text)
+        if self.kind in (int, float) and len(text) <= _SHOWN and text.isascii():
+            try:
+                return self.kind(text.replace("_", "x"))  # Python would read 1_000
+            except ValueError:
+                return text
+        return text
+
+    def _one(self, value: Any) -> Any:
+        if dataclasses.is_dataclass(self.kind):
+            if not isinstance(value, Mapping):
+                raise self._wrong(value)
+            return build(self.kind, value)
+        if self.kind is dict:
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+                raise self._wrong(value)
+            return dict(value)
+        if isinstance(value, str) and value in self.rule.words:
+            return value
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 60:
+            value = float(value)
+        if type(value) is not self.kind or not self._fits(value):
+            raise self._wrong(value)
+        return value
+
+    def _fits(self, value: Any) -> bool:
+        rule = self.rule
+        if rule == Rule():  # a field of a record, which no user sets: names of classes and seeds have no range
+            return not isinstance(value, float) or math.isfinite(value)
+        if isinstance(value, str):
+            fits = (
+                value in rule.choices
+                if rule.choices
+                else re.fullmatch(rule.pattern or ".*", value, re.ASCII) is not None
+            )
+            return len(value) <= _LONGEST_TEXT and value.isprintable() and fits
+        if isinstance(value, bool):
+            return True
+        limit = _LARGEST[self.kind]
+        low = -limit if rule.low is None else rule.low
+        high = limit if rule.high is None else rule.high
+        inside = math.isfinite(value) and low <= value <= high
+        return inside and (rule.above is None or value > rule.above) and (rule.below is None or value < rule.below)
+
+    def _wrong(self, value: Any) -> UserError:
+        return UserError(f"{self.name} must be {self.allowed}, got {_shown(value)}")
+
+
+def settings_of(made: Callable[..., Any]) -> Mapping[str, Setting]:
+    """The settings of a class: its parameters with a `Rule`, and all fields of a dataclass."""
+    return _read_settings(made)
+
+
+@cache
+def _read_settings(made: Any) -> Mapping[str, Setting]:
+    fields = dataclasses.is_dataclass(made)
+    hints = get_type_hints(made if fields else made.__init__, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(made).parameters.items():
+        hint = hints.get(name, Any)
+        rule = next((extra for extra in get_args(hint)[1:] if isinstance(extra, Rule)), None)
+        rule = rule if get_origin(hint) is Annotated else None
+        if rule is None and not fields:
+            continue
+        kind, many, optional = _kind(get_args(hint)[0] if rule else hint)
+        found[name] = Setting(name, kind, parameter.default, rule or Rule(), many, optional)
+    return types.MappingProxyType(found)
+
+
+def defaults_of(made: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of a class's settings that have one."""
+    return {name: s.default for name, s in settings_of(made).items() if s.default is not REQUIRED}
+
+
+def build(made: Callable[..., Made], values: Mapping[str, Any], of: str = "") -> Made:
+    """Makes the object from plain values, each checked.
+
+    Args:
+        made: A class whose settings `settings_of` lists.
+        values: By name; what is missing gets its default.
+        of: Whose settings they are, for the error about an unknown name.
+    """
+    known = settings_of(made)
+    for name in values:
+        if name not in known:
+            raise unknown_setting(name, known, of)
+    for name, setting in known.items():
+        if setting.default is REQUIRED and name not in values:
+            raise UserError(f"{name} is missing{f' from {of}' if of else ''}")
+    return made(**{name: known[name].check(value) for name, value in values.items()})
+
+
+def unknown_setting(name: str, known: Mapping[str, Setting], of: str) -> UserError:
+    """The error for a setting that does not exist."""
+    if not known:
+        return UserError(f"{of or 'this'} has no settings, got {_shown(name)}")
+    return unknown_name(f"setting of {of}" if of else "setting", name, known)
+
+
+def _kind(hint: Any) -> tuple[type, bool, bool]:
+    """Kind, whether a list, whether None is allowed; `float | str` is a number or one of the rule's words."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    inner = [option for option in options if option is not type(None)]
+    optional = len(inner) < len(options)
+    chosen = next((option for option in inner if option in (int, float)), inner[0])
+    many = get_origin(chosen) is tuple
+    chosen = get_args(chosen)[0] if many else chosen
+    chosen = dict if get_origin(chosen) in (dict, Mapping) or chosen is Any else chosen
+    return chosen, many, optional
+
+
+def _range(rule: Rule) -> str:
+    low = f"from {rule.low:g}" if rule.low is not None else f"above {rule.above:g}" if rule.above is not None else ""
+    high = f"to {rule.high:g}" if rule.high is not None else f"below {rule.below:g}" if rule.below is not None else ""
+    if low and not high:
+        low = f"of at least {rule.low:g}" if rule.low is not None else low
+    text = " ".join(filter(None, (low, high if low.startswith("from") or not high.startswith("to") else f"up {high}")))
+    return f" {text}" if text else ""
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it: short, on one line."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=True, default=repr)
+    except (ValueError, RecursionError):
+        text = type(value).__name__
+    text = repr(text) if isinstance(value, str) else text
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
