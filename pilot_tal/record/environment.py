@@ -7,17 +7,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import pilot_tal
+from pilot_tal.version import __version__
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "pandas", "pillow", "safetensors")
 
 
-def describe(device: str, weights: str, manifest: str, law: dict[str, Any]) -> dict[str, Any]:
-    """Versions, checksums of weights and manifest, command line and commit."""
+def describe(device: str) -> dict[str, Any]:
+    """Versions, command line, commit, device and threads."""
     import torch
 
     return {
-        "pilot_tal": pilot_tal.__version__,
+        "pilot_tal": __version__,
         "commit": _git("rev-parse", "HEAD"),
         "changed_since_commit": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "command": sys.argv,
@@ -28,9 +28,6 @@ def describe(device: str, weights: str, manifest: str, law: dict[str, Any]) -> d
         "device": device,
         "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
         "threads": torch.get_num_threads(),
-        "weights_checksum": weights,
-        "manifest_checksum": manifest,
-        "manifest": law,
     }
 
 

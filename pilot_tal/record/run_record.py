@@ -1,0 +1,175 @@
+"""`RunRecord`: what was run. Every engine writes it, and the report reads nothing else of a run's settings."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from data_lt.errors import UserError
+
+FORMAT = 2
+NO_LOSS = "none"
+"""Name of the loss of a learner that trains nothing."""
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """Whose code trained: `native`, or a toolbox; `details` are choices that only this engine has."""
+
+    name: str
+    title: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodRecord:
+    """The learner with all its settings, under LAMDA-PILOT's names."""
+
+    name: str
+    title: str
+    fidelity: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LossRecord:
+    """The loss with all its options."""
+
+    name: str
+    title: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The images: `checksum` is that of the list of training and test images, `recipe` how it was made."""
+
+    name: str
+    title: str
+    checksum: str | None = None
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BackboneRecord:
+    """The frozen ViT. `weights` names their source; `checksum` is over the tensors themselves, once loaded."""
+
+    name: str
+    weights: str
+    img_size: int | None = None
+    precision: str = "fp32"
+    checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """Images on their way to the ViT, and classes on theirs through the tasks.
+
+    Lists over classes are in the order of the labels after the class order was applied.
+    """
+
+    transform: str
+    normalize: str
+    order: str
+    task_sizes: tuple[int, ...]
+    class_names: tuple[str, ...]
+    class_order: tuple[int, ...]
+    train_counts: tuple[int, ...]
+
+    def __post_init__(self):
+        if not self.task_sizes or min(self.task_sizes) < 1:
+            raise UserError(f"task_sizes must be whole numbers of at least 1, got {list(self.task_sizes)}")
+        for name in ("class_names", "class_order", "train_counts"):
+            if len(getattr(self, name)) != sum(self.task_sizes):
+                raise UserError(
+                    f"{name} has {len(getattr(self, name))} entries, but the tasks have {sum(self.task_sizes)} classes"
+                )
+        if sorted(set(self.class_order)) != sorted(self.class_order) or min(*self.class_order, *self.train_counts) < 0:
+            raise UserError("class_order must name every class once, and no count may be negative")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run.
+
+    Attributes:
+        changed: Settings that are not the defaults of their method, dataset or loss: name → [value, default].
+        notes: Sentences for the report.
+        environment: What is needed to repeat the run, for each process that worked on it.
+    """
+
+    engine: EngineRecord
+    method: MethodRecord
+    loss: LossRecord
+    seed: int
+    data: DataRecord
+    backbone: BackboneRecord
+    stream: StreamRecord
+    quick: bool = False
+    changed: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    environment: tuple[dict[str, Any], ...] = ()
+    format: int = FORMAT
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.stream.task_sizes)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes over all tasks."""
+        return sum(self.stream.task_sizes)
+
+    def conditions(self) -> dict[str, Any]:
+        """What shaped the result beside dataset, method, fidelity, loss, tasks and seed: flat, by name."""
+        return {
+            **{f"engine.{key}": value for key, value in self.engine.details.items()},
+            **{key: getattr(self.backbone, key) for key in ("weights", "img_size", "precision")},
+            "backbone": self.backbone.name,
+            **{key: getattr(self.stream, key) for key in ("transform", "normalize", "order")},
+            "data": self.data.checksum,
+            "quick": self.quick,
+            **self.method.settings,
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that shapes the result: what the run's name stands for."""
+        return {
+            "engine": self.engine.name,
+            "method": [self.method.name, self.method.fidelity],
+            "loss": [self.loss.name, self.loss.options],
+            "seed": self.seed,
+            "dataset": self.data.name,
+            "task_sizes": self.stream.task_sizes,
+            "conditions": self.conditions(),
+        }
+
+    @property
+    def name(self) -> str:
+        """`cub_lt-l2p-tal-s1993-1a2b3c4d`: the run's directory."""
+        return f"{self.data.name}-{self.method.name}-{self.loss.name}-s{self.seed}-{short_hash(self.identity())}"
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return asdict(self)
+
+
+def short_hash(value: Any) -> str:
+    """Eight hex digits that change with any part of a plain value."""
+    return hashlib.sha256(canonical(value)).hexdigest()[:8]
+
+
+def canonical(value: Any) -> bytes:
+    """The one text of a plain value, whatever the order of its keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False).encode()
+
+
+def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(`a.b`, text) for every leaf of nested tables."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value if isinstance(value, str) else json.dumps(value)

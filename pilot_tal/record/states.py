@@ -1,0 +1,82 @@
+"""How far each run of a folder is, from its directory, the noted plans and `squeue`. Needs no torch."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_lt.errors import UserError
+from pilot_tal.record.lease import owner_of
+from pilot_tal.record.plans import QueuedJob, planned, queued_jobs
+from pilot_tal.record.run_dir import ERROR, RECORD, is_finished, read_run_record, tasks_done
+
+STATES = ("done", "running", "queued", "failed", "stopped", "not started")
+SILENT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run: `state` is one of `STATES`, `where` a process or a job, `detail` the task or the sentence."""
+
+    name: str
+    state: str
+    where: str = ""
+    detail: str = ""
+    seconds_left: float | None = None
+
+
+def run_states(folder: Path) -> list[RunState]:
+    """All runs of a folder: those begun, and those that a plan noted there has still to begin.
+
+    Raises:
+        UserError: it is not a folder, or there is nothing in it.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{str(folder)!r} is not a directory; give a folder of runs")
+    jobs = planned(folder)
+    begun = {file.parent for pattern in (RECORD, ERROR, ".lease-*") for file in folder.glob(f"**/{pattern}")}
+    paths = {str(path.relative_to(folder)): path for path in begun} | {name: folder / name for name in jobs}
+    if not paths:
+        raise UserError(f"no runs found in {folder} (a run has a {RECORD})")
+    queue = queued_jobs() if any(jobs.values()) else {}
+    return [_state(name, paths[name], jobs.get(name, ""), queue) for name in sorted(paths)]
+
+
+def _state(name: str, path: Path, job: str, queue: Mapping[str, QueuedJob] | None) -> RunState:
+    try:
+        if is_finished(path):
+            return RunState(name, "done")
+        owner = owner_of(path)
+        if owner is not None:
+            silent = f", silent for {owner.silent / 60:.0f} min" if owner.silent > SILENT_SECONDS else ""
+            where = owner.where + (f", job {job}" if job else "") + silent
+            left = owner.doing.get("left")
+            left = float(left) if isinstance(left, (int, float)) else None
+            return RunState(name, "running", where, str(owner.doing.get("place", "")), left)
+        waiting = (queue or {}).get(job)
+        failed = path / ERROR
+        if failed.is_file() and (waiting is None or waiting.running):
+            text = failed.read_text(encoding="utf-8", errors="replace").strip()
+            return RunState(name, "failed", f"job {job}" if job else "", text)
+        if waiting is not None:
+            return RunState(name, "queued", f"job {job}", waiting.reason.replace("None", ""))
+        after = _progress(path)
+    except UserError as error:
+        return RunState(name, "failed", "", str(error))
+    if job and queue is None:
+        return RunState(name, "queued", f"job {job}", "squeue does not answer")
+    if job:
+        return RunState(name, "stopped", f"job {job} ended", after)
+    return RunState(name, "stopped" if path.is_dir() else "not started", "", after)
+
+
+def _progress(path: Path) -> str:
+    if not (path / RECORD).is_file():
+        return ""
+    return f"after task {tasks_done(path)} of {read_run_record(path).num_tasks}"
+
+
+def totals(states: Iterable[RunState]) -> dict[str, int]:
+    """How many runs are in each state, in the order of `STATES`."""
+    counted = Counter(state.state for state in states)
+    return {state: counted[state] for state in STATES if counted[state]}

@@ -1,0 +1,1 @@
+"""The stream of tasks: class order, tasks, transforms, images, batches."""

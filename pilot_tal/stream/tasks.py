@@ -1,0 +1,81 @@
+"""The stream of tasks: class order by seed, and tasks of disjoint classes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_lt.errors import UserError, unknown_name
+from data_lt.files import given_path
+from pilot_tal.stream.task import TaskInfo
+
+ORDERS = ("shuffled", "head_first", "tail_first")
+
+
+def class_order(order: str, seed: int, names: Sequence[str], counts: Sequence[int]) -> list[int]:
+    """The original label of each new label.
+
+    Args:
+        order: `shuffled` is the permutation that LAMDA-PILOT draws for this seed; `head_first` and `tail_first` go by
+            the training counts, equal ones by label; anything else is a file with the class names, one a line.
+        seed: The seed of `shuffled`; the others do not depend on it.
+        names: Of the classes, by original label.
+        counts: Training images of the classes.
+    """
+    if order == "shuffled":
+        return np.random.RandomState(seed).permutation(len(names)).tolist()
+    if order in ORDERS:
+        sizes = np.asarray(counts) if order == "tail_first" else -np.asarray(counts)
+        return np.argsort(sizes, kind="stable").tolist()
+    return _order_of_file(given_path(order, "order"), names)
+
+
+def _order_of_file(file: Path, names: Sequence[str]) -> list[int]:
+    if not file.is_file():
+        raise UserError(f"order must be {', '.join(ORDERS)} or a file with a class name a line, got {str(file)[:60]!r}")
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise UserError(f"the class order {file} cannot be read: {str(error)[:80]}") from error
+    labels = {name: label for label, name in enumerate(names)}
+    for line in lines:
+        if line not in labels:
+            raise unknown_name(f"class in {file}", line[:60], labels)
+    twice = next((line for line in lines if lines.count(line) > 1), None)
+    missing = next((name for name in names if name not in set(lines)), None)
+    if twice or missing:
+        problem = f"names {twice!r} twice" if twice else f"does not name {missing!r}"
+        raise UserError(f"the class order {file} {problem}; it must name each of the {len(names)} classes once")
+    return [labels[line] for line in lines]
+
+
+def equal_tasks(num_classes: int, tasks: int) -> list[int]:
+    """Sizes of tasks as equal as can be; the first ones take the remainder (101 in 5: 21, 20, 20, 20, 20)."""
+    if not 1 <= tasks <= num_classes:
+        raise UserError(f"tasks must be 1 to {num_classes}, the number of classes, got {tasks}")
+    size, remainder = divmod(num_classes, tasks)
+    return [size + (task < remainder) for task in range(tasks)]
+
+
+def incremental_tasks(num_classes: int, init_cls: int, increment: int) -> list[int]:
+    """LAMDA-PILOT's split: `init_cls` classes, then `increment` at a time; the last task takes the remainder."""
+    if not 1 <= init_cls <= num_classes:
+        raise UserError(f"init_cls must be 1 to {num_classes}, the number of classes, got {init_cls}")
+    if increment < 1:
+        raise UserError(f"increment must be at least 1, got {increment}")
+    sizes = [init_cls]
+    while sum(sizes) + increment < num_classes:
+        sizes.append(increment)
+    if sum(sizes) < num_classes:
+        sizes.append(num_classes - sum(sizes))
+    return sizes
+
+
+def make_tasks(task_sizes: Sequence[int], train_counts: Sequence[int]) -> list[TaskInfo]:
+    """The tasks of a stream, given the training counts by new label."""
+    tasks, first = [], 0
+    for index, size in enumerate(task_sizes):
+        stop = first + size
+        tasks.append(TaskInfo(index, len(task_sizes), first, stop, tuple(train_counts[first:stop])))
+        first = stop
+    return tasks

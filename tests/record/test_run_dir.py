@@ -1,0 +1,171 @@
+"""A run directory is read back as it was written, and what is wrong in it is named with the way out."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from data_lt.errors import UserError
+from pilot_tal.record.run_dir import (
+    find_runs,
+    is_finished,
+    load_run,
+    read_run_record,
+    write_log,
+    write_predictions,
+    write_record,
+    write_result,
+)
+from pilot_tal.record.run_record import (
+    BackboneRecord,
+    DataRecord,
+    EngineRecord,
+    LossRecord,
+    MethodRecord,
+    RunRecord,
+    StreamRecord,
+)
+
+RECORD = RunRecord(
+    engine=EngineRecord("native", "native"),
+    method=MethodRecord("l2p", "L2P", "pilot", {"init_lr": 0.1}),
+    loss=LossRecord("tal", "TAL", {"lam": 0.99}),
+    seed=1993,
+    data=DataRecord("cub_lt", "CUB-LT", "abc", {"law": "profile"}),
+    backbone=BackboneRecord("vit", "random"),
+    stream=StreamRecord("pilot", "none", "shuffled", (2, 1), ("a, b", 'c"d', "é"), (2, 0, 1), (5, 3, 1)),
+    notes=("A note.",),
+    environment=({"threads": 1},),
+)
+TRUE, PRED = [0, 1], [1, 1]
+STEPS = [{"epoch": 0, "step": 0, "loss": 1.5, "aux": None, "lr": 0.1}]
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "runs" / RECORD.name
+    write_record(path, RECORD)
+    write_predictions(path, 0, ["x, y.jpg", "z.jpg"], TRUE, PRED)
+    write_log(path, "steps", 0, STEPS)
+    write_result(path, RECORD, [(TRUE, PRED)], finished=False)
+    return path
+
+
+def test_a_run_is_read_back(run):
+    loaded = load_run(run)
+    assert loaded.record == RECORD and not loaded.finished and loaded.tasks_done == 1
+    ((true, pred),) = loaded.predictions
+    assert true.tolist() == TRUE and pred.tolist() == PRED
+    assert loaded.step_log() == [{"task": 0, **STEPS[0]}] and loaded.state_log() == []
+    assert loaded.metrics["a_last"] == 0.5 and loaded.metrics["tasks_done"] == 1
+    assert find_runs([run.parent]) == [run] == find_runs([run])
+    assert not is_finished(run)
+    write_result(run, RECORD, [(TRUE, PRED)], finished=True)
+    assert is_finished(run) and load_run(run).finished
+
+
+def test_a_run_that_has_just_begun_has_nothing(tmp_path):
+    assert not is_finished(tmp_path / "nothing")
+    write_record(tmp_path, RECORD)
+    loaded = load_run(tmp_path)
+    assert (loaded.tasks_done, loaded.finished, loaded.metrics, loaded.predictions) == (0, False, {}, [])
+
+
+def test_what_shapes_the_result_changes_the_name_and_nothing_else_does():
+    same = [
+        replace(RECORD, notes=(), environment=(), changed={"init_lr": [0.1, 0.2]}),
+        replace(RECORD, loss=replace(RECORD.loss, title="Other")),
+        replace(RECORD, backbone=replace(RECORD.backbone, checksum="known by now")),
+        replace(RECORD, data=replace(RECORD.data, recipe={"law": "written out"})),
+    ]
+    assert {record.name for record in same} == {RECORD.name}
+    assert RECORD.name.startswith("cub_lt-l2p-tal-s1993-")
+    other = [
+        replace(RECORD, seed=1),
+        replace(RECORD, quick=True),
+        replace(RECORD, engine=EngineRecord("pycil", "PyCIL")),
+        replace(RECORD, engine=EngineRecord("native", "native", {"classifier": "nme"})),
+        replace(RECORD, method=MethodRecord("lae", "LAE", "pilot", {"init_lr": 0.1})),
+        replace(RECORD, method=MethodRecord("l2p", "L2P", "fixed", {"init_lr": 0.1})),
+        replace(RECORD, method=MethodRecord("l2p", "L2P", "pilot", {"init_lr": 0.2})),
+        replace(RECORD, loss=LossRecord("tal", "TAL", {"lam": 0.9})),
+        replace(RECORD, loss=LossRecord("ce", "CE", {"lam": 0.99})),
+        replace(RECORD, data=replace(RECORD.data, checksum="def")),
+        replace(RECORD, data=replace(RECORD.data, name="folder_lt")),
+        *(replace(RECORD, backbone=replace(RECORD.backbone, **change))
+          for change in ({"name": "v"}, {"weights": "hub"}, {"img_size": 32}, {"precision": "bf16"})),
+        *(replace(RECORD, stream=replace(RECORD.stream, **change))
+          for change in ({"transform": "coda"}, {"normalize": "1/1"}, {"order": "head_first"}, {"task_sizes": (1, 2)})),
+    ]  # fmt: skip
+    assert len({record.name for record in [RECORD, *other]}) == 1 + len(other)
+
+
+FILES = ["run.json", "result.json", "predictions/task00.csv", "steps/task00.jsonl"]
+DAMAGES = {
+    "cut at a byte": lambda content: content[:-3],
+    "cut at a line": lambda content: b"".join(content.splitlines(keepends=True)[:-1]),
+    "a line twice": lambda content: content + content.splitlines(keepends=True)[-1],
+    "emptied": lambda content: b"",
+    "garbage": lambda content: b"\xff\xfe\x00",
+    "deeply nested": lambda content: b"[" * 100_000,
+    "another digit": lambda content: content.replace(b"1", b"2", 1),
+    "a list": lambda content: b"[]",
+    "an object": lambda content: b"{}",
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_any_damage_is_named_with_the_way_out(run, file, damage):
+    (run / file).write_bytes(DAMAGES[damage]((run / file).read_bytes()))
+    with pytest.raises(UserError) as caught:
+        load_run(run)
+    assert "\n" not in str(caught.value) and str(run) in str(caught.value)
+    assert "to start this run anew" in str(caught.value) or "of another run format" in str(caught.value)
+
+
+@pytest.mark.parametrize("file", FILES[2:])
+def test_a_missing_file_is_named(run, file):
+    (run / file).unlink()
+    with pytest.raises(UserError, match=rf"{file} is damaged \(it cannot be read: No such file.*remove"):
+        load_run(run)
+
+
+def test_an_older_format_is_named_in_one_sentence(run):
+    (run / "run.json").write_text(json.dumps({"format": 1, "dataset": "cub_lt"}))
+    with pytest.raises(UserError, match=r"is of another run format \(1, this version has 2\)"):
+        read_run_record(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task_sizes": ()}, {"task_sizes": (3, 0)}, {"task_sizes": (1, 1)}, {"class_order": (0, 0, 1)},
+        {"class_order": (0, 1)}, {"train_counts": (5, 3, -1)}, {"class_names": ("a",)},
+    ],
+)  # fmt: skip
+def test_a_stream_that_makes_no_sense_is_refused(change):
+    with pytest.raises(UserError, match=r"task_sizes|class_order|entries"):
+        replace(RECORD.stream, **change)
+
+
+def test_a_run_that_knows_less_than_its_checkpoint_is_damaged(run):
+    with pytest.raises(UserError, match="knows of 1 finished tasks, the checkpoint of 2"):
+        load_run(run, done=2)
+    assert load_run(run, done=0).predictions == []
+
+
+def test_labels_out_of_range_are_named(run):
+    write_predictions(run, 0, ["x.jpg"], [0], [2])
+    with pytest.raises(UserError, match="pred labels must be 0 to 1"):
+        write_result(run, RECORD, [([0], [2])], finished=False)
+
+
+def test_folders_without_runs_are_refused(tmp_path):
+    for name in (tmp_path / "nowhere", ""):
+        with pytest.raises(UserError, match="is not a directory"):
+            find_runs([name])
+    with pytest.raises(UserError, match="no runs found"):
+        find_runs([tmp_path])
+    with pytest.raises(UserError, match=r"has no file run\.json"):
+        load_run(tmp_path)
