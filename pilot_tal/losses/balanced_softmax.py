@@ -4,12 +4,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import register
+from pilot_tal.losses.registry import LOSSES
 
 
-@register("balanced_softmax")
+@LOSSES.register
 class BalancedSoftmax(TaskLoss):
     """Softmax whose terms weigh as much as the classes have images: −log( n_y e^{z_y} / Σ_k n_k e^{z_k} )."""
+
+    name, title = "balanced_softmax", "Balanced softmax"
+    knows = "the prior"
 
     def class_values(self, counts: Tensor) -> Tensor:
         """log n_k."""

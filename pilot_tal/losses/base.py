@@ -1,21 +1,58 @@
-"""What all losses but TAL share: one value a class of the task, the checks, and float32 arithmetic."""
+"""What all losses share: a name, checked options, one value a class of the task, and float32 arithmetic."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.task import TaskInfo
+from data_lt.errors import UserError
+from pilot_tal.schema import Setting, settings_of
+from pilot_tal.stream.task import TaskInfo
+
+KNOWLEDGE = ("nothing", "the counts so far", "the prior")
 
 
 class TaskLoss(nn.Module):
-    """A loss over the classes of one task. Subclasses give `batch_loss`, and `class_values` if they use a prior."""
+    """A loss over the classes of one task.
 
-    def __init__(self):
+    Subclasses give their names and `batch_loss`, and `class_values` if they use a prior. Options are parameters of
+    `__init__` that are annotated with a `Rule`; handed on to this class they are checked and become attributes,
+    read-only because what a task was begun with depends on them.
+    """
+
+    name: ClassVar[str]
+    """As on the command line."""
+    title: ClassVar[str]
+    """As in a report."""
+    knows: ClassVar[str] = "nothing"
+    """What it knows of the classes' frequencies: nothing, the counts so far, or the prior (see `KNOWLEDGE`)."""
+    _settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls._settings = MappingProxyType({**cls._settings, **settings_of(cls)})
+
+    def __init__(self, **options: Any):
         super().__init__()
+        for option, value in options.items():
+            plain = value.item() if hasattr(value, "item") else value  # NumPy's numbers are numbers too
+            self._settle(option, self._settings[option].check(plain))
         self._exact: Tensor | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._settings and name in vars(self):
+            raise UserError(f"{name} of a loss cannot be changed; make a new one with {name}={value!r}")
+        super().__setattr__(name, value)
+
+    def _settle(self, option: str, value: Any) -> None:
+        """Writes an option: for this class and its subclasses, which know what depends on it."""
+        vars(self)[option] = value
+
     def class_values(self, counts: Tensor) -> Tensor:
-        """What the loss needs of each class, from the classes' training counts; float64 in and out."""
+        """What the loss needs of each class, from their training counts: [C], or several rows of it; float64."""
         return counts
 
     def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
@@ -25,18 +62,21 @@ class TaskLoss(nn.Module):
     def begin_task(self, task: TaskInfo) -> None:
         """Gets the class values of `task` ready."""
         if min(task.counts) < 1:
-            raise PilotTalError(f"every class of a task needs at least one training image, got {task.counts}")
+            raise UserError(f"every class of a task needs at least one training image, got {task.counts}")
         self._exact = self._values = self.class_values(torch.tensor(task.counts, dtype=torch.float64))
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Called before the first batch of every epoch."""
+
+    def state_to_log(self) -> dict[str, Tensor]:
+        """What changes while it is used and is worth a log: one value a class under each name."""
+        return {}
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean loss of the batch, in float32 or better."""
         if self._exact is None:
-            raise PilotTalError(f"{type(self).__name__}: begin_task() must come before the first loss")
-        classes = len(self._exact)
-        if logits.ndim != 2 or logits.shape[1] != classes:
-            raise PilotTalError(
-                f"logits must be [batch, {classes}], one column a class of the task, got {list(logits.shape)}"
-            )
+            raise not_begun(self)
+        check_batch(logits, targets, self._exact.shape[-1])
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self._values.dtype != logits.dtype or self._values.device != logits.device:
             self._values = self._exact.to(logits.dtype).to(logits.device)
@@ -44,7 +84,36 @@ class TaskLoss(nn.Module):
             return self.batch_loss(logits, targets, self._values)
 
 
-def check_range(name: str, value: float, low: float, high: float, allowed: str) -> None:
-    """Refuses a setting outside low … high."""
-    if not low <= value <= high:
-        raise PilotTalError(f"{name} must be {allowed}, got {value!r}")
+def sum_over_ranks(counts: Tensor, group: Any = None) -> bool:
+    """Adds the counts of the other processes of `group`, in place; False if this one is alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
+    dist.all_reduce(counts, group=group)
+    return True
+
+
+def not_begun(loss: TaskLoss) -> UserError:
+    """The error for a loss that has not been told its classes."""
+    return UserError(f"{type(loss).__name__}: begin_task() must come before the first loss")
+
+
+def check_batch(logits: Tensor, targets: Tensor, classes: int, state: Tensor | None = None) -> None:
+    """Refuses logits and targets of wrong shape or type, or on another device than each other and the loss's state."""
+    if logits.ndim != 2 or not logits.is_floating_point():
+        raise UserError(f"logits must be a floating point tensor [batch, classes], got {_kind(logits)}")
+    if logits.shape[1] != classes:
+        raise UserError(
+            f"logits must have {classes} columns, one a class, got {logits.shape[1]}; "
+            "slice them to the classes of the task, or grow() a loss that can when classes are added"
+        )
+    if targets.ndim != 1 or targets.dtype != torch.int64 or targets.shape[0] != logits.shape[0]:
+        raise UserError(f"targets must be {logits.shape[0]} class indices of type int64, got {_kind(targets)}")
+    if logits.device != targets.device or (state is not None and state.device != logits.device):
+        devices = [str(tensor.device) for tensor in (logits, targets, state) if tensor is not None]
+        raise UserError(
+            f"logits, targets and loss must be on one device, got {', '.join(devices)}; move the loss with to(device)"
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"

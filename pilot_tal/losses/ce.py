@@ -4,12 +4,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import register
+from pilot_tal.losses.registry import LOSSES
 
 
-@register("ce")
+@LOSSES.register
 class CrossEntropy(TaskLoss):
     """−log p_y."""
+
+    name, title = "ce", "CE"
 
     def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """−log softmax(z)_y."""

@@ -1,20 +1,24 @@
 """Focal loss (Lin et al., ICCV 2017)."""
 
+from typing import Annotated
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss, check_range
-from pilot_tal.losses.registry import register
+from pilot_tal.losses.base import TaskLoss
+from pilot_tal.losses.registry import LOSSES
+from pilot_tal.schema import Rule
 
 
-@register("focal")
+@LOSSES.register
 class Focal(TaskLoss):
     """−(1 − p_y)^γ · log p_y: well classified samples count less. γ = 0 is cross-entropy."""
 
-    def __init__(self, gamma: float = 2.0):
-        super().__init__()
-        check_range("gamma", gamma, 0.0, 100.0, "between 0 and 100")
-        self.gamma = gamma
+    name, title = "focal", "Focal"
+    gamma: float
+
+    def __init__(self, gamma: Annotated[float, Rule("how much well classified samples fade", 0, 100)] = 2.0):
+        super().__init__(gamma=gamma)
 
     def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """−(1 − p_y)^γ · log p_y."""

@@ -1,31 +1,49 @@
 """LDAM: label-distribution-aware margins (Cao et al., NeurIPS 2019)."""
 
+from typing import Annotated
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss, check_range
-from pilot_tal.losses.registry import register
+from pilot_tal.losses.base import TaskLoss
+from pilot_tal.losses.registry import LOSSES
+from pilot_tal.schema import Rule
 
 
-@register("ldam")
+@LOSSES.register
 class LDAM(TaskLoss):
     """Cross-entropy on s·z, after the true class gave up a margin Δ_y ∝ n_y^{−1/4}; the rarest gives up `margin`.
 
     The paper takes cosine logits and s = 30. The learners' logits are not cosines, so s is 1 unless set.
     """
 
-    def __init__(self, margin: float = 0.5, scale: float = 1.0):
-        super().__init__()
-        check_range("margin", margin, 0.0, 100.0, "between 0 and 100")
-        check_range("scale", scale, 1e-6, 1e6, "between 1e-6 and 1e6")
-        self.margin, self.scale = margin, scale
+    name, title = "ldam", "LDAM"
+    knows = "the prior"
+    margin: float
+    scale: float
+
+    def __init__(
+        self,
+        margin: Annotated[float, Rule("margin of the rarest class", 0, 100)] = 0.5,
+        scale: Annotated[float, Rule("factor of the logits", 1e-6, 1e6)] = 1.0,
+    ):
+        super().__init__(margin=margin, scale=scale)
 
     def class_values(self, counts: Tensor) -> Tensor:
         """Δ_k."""
-        margins = counts**-0.25
-        return margins * (self.margin / margins.max())
+        return margins(counts, self.margin)
 
     def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """Cross-entropy on the scaled logits, the margin taken from the true class."""
-        given_up = F.one_hot(targets, logits.shape[1]) * values
-        return F.cross_entropy(self.scale * (logits - given_up), targets)
+        return F.cross_entropy(self.scale * (logits - of_true_class(values, targets)), targets)
+
+
+def margins(counts: Tensor, largest: float) -> Tensor:
+    """Δ_k ∝ n_k^{−1/4}, scaled so that the rarest class has the largest."""
+    rarity = counts**-0.25
+    return rarity * (largest / rarity.max())
+
+
+def of_true_class(values: Tensor, targets: Tensor) -> Tensor:
+    """[batch, classes] with the value of the true class in its column, 0 elsewhere."""
+    return F.one_hot(targets, len(values)) * values

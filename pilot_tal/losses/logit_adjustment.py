@@ -1,23 +1,28 @@
 """Logit adjustment (Menon et al., ICLR 2021)."""
 
+from typing import Annotated
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss, check_range
-from pilot_tal.losses.registry import register
+from pilot_tal.losses.base import TaskLoss
+from pilot_tal.losses.registry import LOSSES
+from pilot_tal.schema import Rule
 
 
-@register("logit_adjustment")
+@LOSSES.register
 class LogitAdjustment(TaskLoss):
     """Cross-entropy on z_k + τ·log π_k, with π_k the share of class k in the task's training images.
 
     τ = 1 is the balanced softmax, τ = 0 cross-entropy.
     """
 
-    def __init__(self, tau: float = 1.0):
-        super().__init__()
-        check_range("tau", tau, 0.0, 100.0, "between 0 and 100")
-        self.tau = tau
+    name, title = "logit_adjustment", "Logit adjustment"
+    knows = "the prior"
+    tau: float
+
+    def __init__(self, tau: Annotated[float, Rule("strength of the adjustment", 0, 100)] = 1.0):
+        super().__init__(tau=tau)
 
     def class_values(self, counts: Tensor) -> Tensor:
         """τ·log π_k."""

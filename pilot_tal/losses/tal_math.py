@@ -2,32 +2,64 @@
 
 Q_k   temporal positive supervision strength of class k        `supervision_strength`, `updated_strength`
 w     weight of the negative supervision, (Q_k / Q_max)^r      `negative_weight`
-α     frequency alignment: α·w = 1 on a balanced stream        `steady_state`, `alignment_factor`
+α     frequency alignment: α·w = 1 on a balanced stream        `steady_state`, `alignment_factor`, `balance`
 loss  cross-entropy whose negatives weigh α·w                  `log_weights`, `tal_loss`
-
-What works on one value a class (w, log w, the update of Q) takes NumPy arrays as well as tensors: on vectors this
-short the cost is that of the call, and NumPy's is half of torch's.
+λ     from a memory in epochs, in place of a number            `memory_lam`
 """
 
 import math
+from dataclasses import dataclass
 from numbers import Real
-from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.errors import PilotTalError, unknown_name
+from data_lt.errors import UserError, unknown_name
 
 UPDATES = ("paper", "normalized")
 
-Array = TypeVar("Array", np.ndarray, Tensor)
+
+@dataclass(frozen=True)
+class Balance:
+    """A balanced, shuffled stream of C classes, by which TAL is calibrated.
+
+    Attributes:
+        classes: C.
+        steady: x* = Q*/Q_max.
+        alpha: α = 1/(x*)^r.
+        share: By what the negatives are multiplied in the update of Q.
+    """
+
+    classes: int
+    steady: float
+    alpha: float
+    share: float
+
+
+def balance(num_classes: int, r: float = 1.0, update: str = "paper") -> Balance:
+    """The balance of `num_classes`; one class alone has nothing to weigh (x* = α = 1)."""
+    if num_classes == 1:
+        return Balance(1, 1.0, 1.0, 1.0)
+    steady = steady_state(num_classes, r, update)
+    return Balance(num_classes, steady, alignment_factor(num_classes, r, update), negative_share(num_classes, update))
 
 
 def max_strength(lam: float) -> float:
     """Q_max = λ / (1 − λ), the bound that Q approaches under positives only (Eq. qmax)."""
     return lam / (1.0 - lam)
+
+
+def memory_lam(epochs: float, epoch_steps: int | None) -> float:
+    """λ = 1 − 1/(k·S): Q remembers k epochs of S steps each."""
+    if epoch_steps is None:
+        raise UserError("lam=auto needs the optimizer steps of an epoch: give the task's TaskInfo its epoch_steps")
+    if epochs * epoch_steps <= 1:
+        raise UserError(
+            f"memory_epochs={epochs:g} must cover more than one step, but an epoch of this task has {epoch_steps}; "
+            "raise memory_epochs or lower the batch size"
+        )
+    return 1.0 - 1.0 / (epochs * epoch_steps)
 
 
 def negative_share(num_classes: int, update: str = "paper") -> float:
@@ -59,7 +91,7 @@ def steady_state(num_classes: int, r: float = 1.0, update: str = "paper") -> flo
     high = min(math.log(p), math.log(p / a) / r) + 1e-6
     root = math.exp(brentq(lambda u: a * math.exp(r * u) + math.exp(u) - p, low, high, xtol=1e-14, rtol=1e-15))
     if root == 0.0:
-        raise PilotTalError(f"r={r:g} is too small for {num_classes} classes: x* is below any float; choose a larger r")
+        raise UserError(f"r={r:g} is too small for {num_classes} classes: x* is below any float; choose a larger r")
     return root
 
 
@@ -68,60 +100,66 @@ def alignment_factor(num_classes: int, r: float = 1.0, update: str = "paper") ->
     try:
         return steady_state(num_classes, r, update) ** -r
     except OverflowError:
-        raise PilotTalError(
+        raise UserError(
             f"r={r:g} is too large for {num_classes} classes: α is above any float; choose a smaller r"
         ) from None
 
 
-def negative_weight(strength: Array, max_strength: float, r: float = 1.0) -> Array:
+def negative_weight(strength: Tensor, max_strength: float, r: float = 1.0) -> Tensor:
     """w(Q) = (Q / Q_max)^r (Eq. tal_loss), without α and without floor."""
     share = strength / max_strength
-    return share if r == 1 else share**r
+    return share if r == 1 else share.pow_(r)
 
 
-def log_weights(weight: Array, log_alpha: float, eps: float = 1e-8, out: Array | None = None) -> Array:
+def log_weights(weight: Tensor, log_alpha: float, eps: float = 1e-8) -> Tensor:
     """log(α·max(w, ε)) (Algorithm 1, line 4), from log α: α itself can be too large for float32."""
-    logarithm = _at_least(weight, eps, out)
-    if isinstance(logarithm, np.ndarray):
-        np.log(logarithm, logarithm)
-    else:
-        logarithm.log_()
-    logarithm += log_alpha
-    return logarithm
+    return weight.clamp_min(eps).log_().add_(log_alpha)
 
 
-def tal_loss(logits: Tensor, targets: Tensor, log_weight: Tensor, reduction: str = "mean") -> Tensor:
+def positives(targets: Tensor, like: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """N_p of each class, and the targets with some class in place of `ignore_index`.
+
+    None says that nothing is to be ignored. Then the counts may be taken from a shape that depends on the targets,
+    for which a device would have to be waited.
+    """
+    if ignore_index is None:
+        return targets.bincount(minlength=len(like)).to(like.dtype), targets
+    valid = targets != ignore_index
+    columns = targets * valid
+    return torch.zeros_like(like).scatter_add_(0, columns, valid.to(like.dtype)), columns
+
+
+def tal_loss(
+    logits: Tensor,
+    targets: Tensor,
+    log_weight: Tensor,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    columns: Tensor | None = None,
+) -> Tensor:
     """−log( e^{z_y} / (e^{z_y} + Σ_{k≠y} α·w_k·e^{z_k}) ) (Eq. tal_loss), given log(α·w).
 
     It is cross-entropy on z_k + log(α·w_k) for every k but the true class, whose logit stays as it is. The
-    weights are float32 or better, and so is the sum, whatever the type of the logits. Targets of −100 are ignored.
+    weights are float32 or better, and so is the sum, whatever the type of the logits. `columns` are the targets
+    with some class in place of `ignore_index`, if there are such.
     """
-    columns = targets.unsqueeze(1).clamp(min=0)  # rows to ignore need some valid column
-    shift = log_weight.expand(logits.shape).scatter(1, columns, 0.0)
-    return F.cross_entropy(logits + shift, targets, reduction=reduction, ignore_index=-100)
+    columns = targets if columns is None else columns
+    shift = log_weight.expand_as(logits).scatter(1, columns.unsqueeze(1), 0.0)
+    return F.cross_entropy(logits + shift, targets, reduction=reduction, ignore_index=ignore_index)
 
 
 def updated_strength(
-    strength: Array,
-    weight: Array,
-    rate: Array,
-    lam: float,
-    share: float = 1.0,
-    floor: float = 0.0,
-    out: Array | None = None,
-) -> Array:
-    """Q ← λ(Q + N_p/N − N_n/N · w) (Eq. markov-tal, Algorithm 1, part B), clamped at `floor`, which is 0.
+    strength: Tensor, weight: Tensor, rate: Tensor, lam: float, r: float = 1.0, share: float = 1.0
+) -> Tensor:
+    """Q ← λ(Q + N_p/N − N_n/N · w) (Eq. markov-tal, Algorithm 1, part B).
 
-    `rate` is N_p/N, and `share` (see `negative_share`) multiplies the negatives. The clamp acts only for r < 1
-    or λ < 1/2, where the paper's proof of Q ≥ 0 does not hold.
+    `rate` is N_p/N, and `share` (see `negative_share`) multiplies the negatives. Q is clamped at 0 where the paper's
+    proof of Q ≥ 0 does not hold (r < 1, λ < 1/2) or rounding could undo it; beyond λ = 2/3, w is at most half of Q.
     """
     negatives = weight if share == 1.0 else weight * share
-    moved = negatives * rate  # N_p/N − N_n/N·w = w·N_p/N + N_p/N − w, as N_n = N − N_p
-    moved += rate
-    moved += strength
-    moved -= negatives
-    moved *= lam
-    return _at_least(moved, floor, out)
+    moved = torch.addcmul(strength, negatives, rate)  # N_p/N − N_n/N·w = w·N_p/N + N_p/N − w, as N_n = N − N_p
+    moved.add_(rate).sub_(negatives).mul_(lam)
+    return moved.clamp_min_(0.0) if r < 1 or lam < 2 / 3 else moved
 
 
 def supervision_strength(polarity: Tensor, kernel: Tensor) -> Tensor:
@@ -136,11 +174,9 @@ def supervision_strength(polarity: Tensor, kernel: Tensor) -> Tensor:
     """
     steps = polarity.shape[0]
     if kernel.ndim != 1 or kernel.numel() < steps:
-        raise PilotTalError(
-            f"kernel must be one-dimensional with at least {steps} values, got shape {tuple(kernel.shape)}"
-        )
+        raise UserError(f"kernel must be one-dimensional with at least {steps} values, got shape {tuple(kernel.shape)}")
     if bool((kernel < 0).any()) or bool((kernel[1:] > kernel[:-1]).any()):
-        raise PilotTalError("kernel must be non-negative and must not increase")
+        raise UserError("kernel must be non-negative and must not increase")
     lag = torch.arange(steps)[:, None] - torch.arange(steps)[None, :]
     weights = torch.where(lag >= 0, kernel[lag.clamp(min=0)], 0.0)  # [N, N]: step n seen from the end of step N
     strength = weights @ polarity.to(weights.dtype)
@@ -153,26 +189,20 @@ def exponential_kernel(lam: float, length: int, dtype: torch.dtype = torch.float
     return lam ** torch.arange(1, length + 1, dtype=dtype)
 
 
-def _at_least(values: Array, bound: float, out: Array | None) -> Array:
-    if isinstance(values, np.ndarray):
-        return np.maximum(values, bound, out=out)
-    return torch.clamp_min(values, bound, out=out)
-
-
 def check_lam(lam: float) -> None:
     """λ must lie strictly between 0 and 1."""
     if not (isinstance(lam, Real) and 0.0 < lam < 1.0):
-        raise PilotTalError(f"lam (the memory λ) must be a number between 0 and 1, both excluded, got {lam!r}")
+        raise UserError(f"lam (the memory λ) must be a number between 0 and 1, both excluded, got {lam!r}")
 
 
 def check_r(r: float) -> None:
     """The exponent r must be positive and finite."""
     if not (isinstance(r, Real) and 0.0 < r < math.inf):
-        raise PilotTalError(f"r (the exponent of w) must be a number above 0, got {r!r}")
+        raise UserError(f"r (the exponent of w) must be a number above 0, got {r!r}")
 
 
 def check_num_classes(num_classes: int) -> None:
     """TAL compares classes, so there must be at least two."""
     whole = hasattr(num_classes, "__index__") and not isinstance(num_classes, bool)  # NumPy's whole numbers too
     if not whole or num_classes < 2:
-        raise PilotTalError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")
+        raise UserError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")

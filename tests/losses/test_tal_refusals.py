@@ -6,8 +6,8 @@ import warnings
 import pytest
 import torch
 
+from data_lt.errors import UserError
 from pilot_tal import TAL
-from pilot_tal.errors import PilotTalError
 
 INF, NAN = float("inf"), float("nan")
 
@@ -16,16 +16,17 @@ INF, NAN = float("inf"), float("nan")
     ("settings", "sentence"),
     [
         ({"num_classes": 1}, "num_classes must be a whole number of at least 2, got 1"),
-        ({"lam": 1.0}, "lam .* between 0 and 1, both excluded, got 1.0"),
-        ({"lam": 0}, "lam .* got 0"),
-        ({"lam": float("nan")}, "lam .* got nan"),
-        ({"r": 0.0}, "r .* above 0, got 0.0"),
-        ({"r": -1}, "r .* above 0, got -1"),
-        ({"update": "papr"}, "unknown update 'papr': did you mean 'paper'"),
-        ({"start": "warm"}, "unknown start 'warm'"),
+        ({"lam": 1.0}, "lam must be a number above 0 below 1, or auto, got 1.0"),
+        ({"lam": 0}, "lam must be .* got 0"),
+        ({"lam": float("nan")}, "lam must be .* got NaN"),
+        ({"lam": "automatic"}, "lam must be .* or auto, got 'automatic'"),
+        ({"r": 0.0}, "r must be a number above 0 up to 1000, got 0.0"),
+        ({"r": -1}, "r must be .* got -1"),
+        ({"update": "papr"}, "update must be one of paper, normalized, got 'papr'"),
+        ({"start": "warm"}, "start must be one of zero, steady, got 'warm'"),
         ({"reduction": "avg"}, "unknown reduction 'avg'"),
-        ({"scope": "all"}, "unknown scope 'all'"),
-        ({"eps": 0.0}, "eps must be between 0 and 1"),
+        ({"scope": "all"}, "scope must be one of task, seen, got 'all'"),
+        ({"eps": 0.0}, "eps must be a number above 0 below 1, got 0.0"),
         ({"accumulate": -1}, "accumulate must be .* got -1"),
         ({"weight": torch.ones(5)}, "weight must be None: TAL sets the weights"),
         ({"label_smoothing": 0.1}, "label_smoothing must be 0"),
@@ -35,7 +36,7 @@ INF, NAN = float("inf"), float("nan")
     ],
 )
 def test_bad_settings_get_a_sentence(settings, sentence):
-    with pytest.raises(PilotTalError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         TAL(**{"num_classes": 5, **settings})
 
 
@@ -71,7 +72,7 @@ def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence, 
     tal = TAL(5, validate=validate)
     tal(torch.randn(2, 5), torch.tensor([0, 1]))
     before = copy.deepcopy(tal.state_dict())
-    with pytest.raises(PilotTalError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         tal(logits, targets)
     after = tal.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -82,7 +83,7 @@ def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence, 
 def test_without_validation_only_the_targets_are_looked_at():
     tal = TAL(5, validate=False)
     assert tal(torch.full((1, 5), NAN), torch.tensor([0])).isnan()
-    with pytest.raises(PilotTalError, match="targets must lie in 0 … 4"):
+    with pytest.raises(UserError, match="targets must lie in 0 … 4"):
         tal(torch.zeros(1, 5), torch.tensor([5]))
 
 

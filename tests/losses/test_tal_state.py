@@ -2,13 +2,16 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from tal_oracle import stream
 
+from data_lt.errors import UserError
 from pilot_tal import TAL
-from pilot_tal.errors import PilotTalError
-from pilot_tal.task import TaskInfo
+from pilot_tal.losses import tal_math
+from pilot_tal.schema import settings_of
+from pilot_tal.stream.task import TaskInfo
 
 BATCH = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 5
 
@@ -24,7 +27,7 @@ def test_growing_keeps_the_strength_and_calibrates_anew():
     for logits, targets in stream(10, 8, 3, dtype=torch.float32):
         tal(logits, targets)
     assert tal.updates == 13
-    with pytest.raises(PilotTalError, match="at least 10, got 6"):
+    with pytest.raises(UserError, match="at least 10, got 6"):
         tal.grow(6)
 
 
@@ -149,9 +152,9 @@ def test_a_call_that_fails_for_its_devices_leaves_no_trace():
     strength = tal.Q
     tal.Q = strength.to("meta")
     for _ in range(2):
-        with pytest.raises(PilotTalError, match="on one device, got cpu, cpu and meta"):
+        with pytest.raises(UserError, match="on one device, got cpu, cpu, meta"):
             tal(*BATCH)
-    with pytest.raises(PilotTalError, match="on one device, got cpu, meta and cpu"):
+    with pytest.raises(UserError, match="on one device, got cpu, meta, cpu"):
         other(BATCH[0], BATCH[1].to("meta"))
     tal.Q = strength
     assert torch.equal(tal(*BATCH), other(*BATCH)) and torch.equal(tal.Q, other.Q)
@@ -168,6 +171,102 @@ def test_calibration_is_reached_within_the_tolerance_asked_for():
 def test_resetting_to_no_class_is_refused_and_changes_nothing(classes):
     tal = TAL(5)
     for arguments in ((classes,), (7, classes)):
-        with pytest.raises(PilotTalError, match="classes must be a whole number of at least 1, got"):
+        with pytest.raises(UserError, match="classes must be a whole number of at least 1, got"):
             tal.reset(*arguments)
     assert tal.alpha == pytest.approx(9) and tal.num_classes == tal.calibration_classes == 5
+
+
+SETTINGS = ("lam", "r", "update", "start", "scope", "eps", "memory_epochs")
+
+
+def test_every_setting_of_tal_is_read_only():
+    assert set(SETTINGS) == set(settings_of(TAL))
+    tal = TAL(5)
+    before = repr(tal), tal.eps, tal.scope, tal.memory_epochs
+    for name in SETTINGS:
+        with pytest.raises(UserError, match=f"{name} of a loss cannot be changed; make a new one with {name}=2"):
+            setattr(tal, name, 2)
+    for name in ("alpha", "num_classes", "calibration_classes", "max_strength", "updates"):
+        with pytest.raises(AttributeError):
+            setattr(tal, name, 2)
+    assert (repr(tal), tal.eps, tal.scope, tal.memory_epochs) == before
+    assert torch.equal(tal(*BATCH), TAL(5)(*BATCH))
+
+
+def change(tal):
+    """Into another Q."""
+    tal.Q.mul_(3)
+
+
+CHANGES = {
+    "written into": change,
+    "another tensor": lambda tal: setattr(tal, "Q", 3 * tal.Q),
+    "loaded": lambda tal: tal.load_state_dict({**tal.state_dict(), "Q": 3 * tal.Q}),
+    "reset": lambda tal: (tal.reset(5), tal.Q.fill_(1.0)),
+    "double": lambda tal: (tal.double(), change(tal)),
+    "copied": lambda tal: change(tal),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_weights_kept_between_two_calls_are_never_those_of_another_q(name):
+    tal = TAL(5, start="steady", accumulate=0)
+    tal(*BATCH)
+    tal(*BATCH)
+    if name == "copied":
+        tal = copy.deepcopy(tal)
+    CHANGES[name](tal)
+    fresh = TAL(5, start="steady", accumulate=0, dtype=tal.Q.dtype)
+    fresh.Q.copy_(tal.Q)
+    assert torch.equal(tal.negative_weights(), fresh.negative_weights())
+    assert torch.equal(tal(*BATCH), fresh(*BATCH))
+
+
+def test_the_weights_are_computed_once_as_long_as_q_stays(monkeypatch):
+    tal, computed = TAL(5, accumulate=3), []
+    original = tal_math.log_weights
+    monkeypatch.setattr(tal_math, "log_weights", lambda *a: (computed.append(1), original(*a))[1])
+    for _ in range(6):
+        tal(*BATCH)
+    assert len(computed) == 2  # Q has moved once in between
+    tal.eval()
+    for _ in range(5):
+        tal(*BATCH)
+    assert len(computed) == 3
+
+
+def test_without_a_number_of_classes_they_come_with_the_task():
+    tal = TAL()
+    assert tal.num_classes == 0 and tal.state_dict()["Q"].numel() == 0
+    with pytest.raises(UserError, match=r"TAL: begin_task\(\) must come before the first loss"):
+        tal(*BATCH)
+    tal.begin_task(TaskInfo(0, 1, 0, 5, (1,) * 5))
+    assert torch.equal(tal(*BATCH), TAL(5)(*BATCH))
+
+
+def test_its_state_is_there_to_be_logged():
+    tal = TAL(5)
+    tal(*BATCH)
+    state = tal.state_to_log()
+    assert torch.equal(state["Q"], tal.Q) and torch.equal(state["weights"], tal.negative_weights())
+    tal(*BATCH)
+    assert not torch.equal(state["Q"], tal.Q)
+
+
+def test_numbers_of_numpy_are_numbers():
+    tal = TAL(np.int64(5), lam=np.float64(0.9), r=np.float32(1.5))
+    assert (tal.lam, tal.r, tal.num_classes) == (0.9, 1.5, 5) and type(tal.lam) is float
+
+
+def test_in_inference_mode_it_works_as_elsewhere():
+    expected = TAL(5, start="steady")(*BATCH)
+    with torch.inference_mode():
+        assert torch.equal(TAL(5, start="steady")(*BATCH), expected)
+    tal, other = TAL(5), TAL(5)
+    with torch.inference_mode():
+        tal.eval()(*BATCH)
+    logits = BATCH[0].clone().requires_grad_()
+    for loss in (tal.train(), other):
+        for _ in range(2):
+            loss(logits, BATCH[1]).backward()
+    assert torch.equal(tal.Q, other.Q)

@@ -1,4 +1,4 @@
-"""Two real processes with unequal shards hold the Q that one process holds."""
+"""Two real processes with unequal shards hold the Q, and the counts, that one process holds."""
 
 import socket
 
@@ -7,6 +7,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from pilot_tal import TAL
+from pilot_tal.losses import build_loss
+from pilot_tal.stream.task import TaskInfo
 
 CLASSES, STEPS = 6, 8
 
@@ -23,12 +25,18 @@ def batches():
 
 def worker(rank, port, folder):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    tal, piecewise = TAL(CLASSES), TAL(CLASSES, accumulate=2)
+    groups = [dist.new_group([each]) for each in range(2)]
+    tal, piecewise, alone = TAL(CLASSES), TAL(CLASSES, accumulate=2), TAL(CLASSES, process_group=groups[rank])
+    seesaw = build_loss("seesaw")
+    seesaw.begin_task(TaskInfo(0, 1, 0, CLASSES, (1,) * CLASSES))
     for logits, targets, sizes in batches():
         shard, labels = logits.split(sizes)[rank], targets.split(sizes)[rank]
         tal(shard, labels)
         piecewise(shard, labels)
-    torch.save({"every": tal.Q, "second": piecewise.Q, "updates": tal.updates}, f"{folder}/{rank}.pt")
+        alone(shard, labels)
+        seesaw(shard, labels.clamp(min=0))
+    states = {"every": tal.Q, "second": piecewise.Q, "alone": alone.Q}
+    torch.save({**states, "updates": tal.updates, "seesaw": seesaw.seen}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -46,3 +54,9 @@ def test_two_processes_with_unequal_shards_equal_one(tmp_path):
         torch.testing.assert_close(seen["every"], every.Q, rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(seen["second"], second.Q, rtol=1e-6, atol=1e-7)
         assert seen["updates"] == STEPS
+        counted = torch.cat([targets.clamp(min=0) for _, targets, _ in batches()]).bincount(minlength=CLASSES)
+        assert torch.equal(seen["seesaw"], counted.float())
+        alone = TAL(CLASSES)  # a group of its own sums nothing
+        for logits, targets, sizes in batches():
+            alone(logits.split(sizes)[rank], targets.split(sizes)[rank])
+        torch.testing.assert_close(seen["alone"], alone.Q, rtol=1e-6, atol=1e-7)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.tal_math import (
+from data_lt.errors import UserError
+from pilot_tal.losses.tal_math import (
     alignment_factor,
     exponential_kernel,
     max_strength,
@@ -62,7 +62,7 @@ def test_numpy_numbers_are_whole_numbers():
 
 @pytest.mark.parametrize("classes", [1, 0, -3, 2.5, True, "ten"])
 def test_num_classes_below_two_is_refused(classes):
-    with pytest.raises(PilotTalError, match=r"num_classes must be .* at least 2, got"):
+    with pytest.raises(UserError, match=r"num_classes must be .* at least 2, got"):
         steady_state(classes)
 
 
@@ -118,5 +118,5 @@ def test_later_positives_mean_a_larger_strength(pair):
 def test_a_kernel_that_grows_or_is_short_is_refused():
     signs = torch.ones(3)
     for kernel in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, -1.0, -2.0]), torch.ones(2)):
-        with pytest.raises(PilotTalError, match="kernel must be"):
+        with pytest.raises(UserError, match="kernel must be"):
             supervision_strength(signs, kernel)
