@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pilot_tal._torchvision  # noqa: F401
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 
 CLS = slice(0, 1)
 
@@ -61,7 +62,9 @@ def prefixed_attention(q: Tensor, k: Tensor, v: Tensor, extras: BlockExtras) -> 
 class FrozenViT(nn.Module):
     """A timm `VisionTransformer` with a CLS token whose tensors never change and never get a gradient."""
 
-    def __init__(self, vit: nn.Module, name: str = "vit"):
+    vit: Any  # timm's VisionTransformer, whose parts have no types
+
+    def __init__(self, vit: Any, name: str = "vit"):
         super().__init__()
         _check_architecture(vit, name)
         self.vit = vit.requires_grad_(False).eval()
@@ -90,7 +93,7 @@ class FrozenViT(nn.Module):
     def patches(self, x: Tensor) -> Tensor:
         """Patch embeddings [B, patches, dim], before CLS and positions."""
         if x.ndim != 4 or tuple(x.shape[-2:]) != self.img_size:
-            raise PilotTalError(
+            raise UserError(
                 f"{self.name} takes images [B, 3, {self.img_size[0]}, {self.img_size[1]}], got {list(x.shape)}"
             )
         return self.vit.patch_embed(x)
@@ -139,7 +142,7 @@ class FrozenViT(nn.Module):
             out = out + extras.mlp_adapter(tokens)
         return out
 
-    def _attention(self, attn: nn.Module, normed: Tensor, extras: BlockExtras, keep: slice | None) -> Tensor:
+    def _attention(self, attn: Any, normed: Tensor, extras: BlockExtras, keep: slice | None) -> Tensor:
         if keep is None:
             q, k, v = (self._heads(part) for part in attn.qkv(normed).chunk(3, dim=-1))
         else:
@@ -158,7 +161,7 @@ class FrozenViT(nn.Module):
         return tokens.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
-def _check_architecture(vit: nn.Module, name: str) -> None:
+def _check_architecture(vit: Any, name: str) -> None:
     from timm.models.vision_transformer import Attention, Block, VisionTransformer
 
     plain = (
@@ -169,7 +172,7 @@ def _check_architecture(vit: nn.Module, name: str) -> None:
         and all(getattr(block.attn, "gate", None) is None for block in vit.blocks)
     )
     if not plain:
-        raise PilotTalError(
+        raise UserError(
             f"{name} does not fit: the backbone must be a plain timm VisionTransformer with a CLS token "
             "(for example vit_base_patch16_224, deit_tiny_patch16_224, vit_small_patch14_dinov2)"
         )

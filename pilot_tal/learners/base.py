@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data_lt.errors import UserError, unknown_name
 from pilot_tal.backbone import FrozenViT
-from pilot_tal.errors import PilotTalError, unknown_name
 from pilot_tal.learners.cache import FeatureCache
-from pilot_tal.learners.config import MethodConfig
-from pilot_tal.task import TaskInfo
+from pilot_tal.learners.config import MethodConfig, TrainedConfig
+from pilot_tal.stream.task import TaskInfo
 
 FIDELITIES = ("pilot", "fixed")
 Images = Callable[[], Iterable[tuple[Tensor, Tensor]]]
@@ -32,8 +32,19 @@ class Learner(nn.Module):
         stops: For every task begun so far, the number of classes seen at its end.
     """
 
+    name: ClassVar[str]
+    """As on the command line."""
+    title: ClassVar[str]
+    """As in a report."""
+    config_class: ClassVar[type[MethodConfig]]
+    """Its settings; their values stand in `configs/methods/<name>.yaml`."""
     reschedules: ClassVar[bool] = True
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
+
+    @classmethod
+    def trains(cls, config: MethodConfig) -> bool:
+        """Whether, with these settings, a loss is trained with in any task."""
+        return isinstance(config, TrainedConfig)
 
     def __init__(self, backbone: FrozenViT, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__()
@@ -43,7 +54,7 @@ class Learner(nn.Module):
         self.num_tasks = num_tasks
         self.fidelity = fidelity
         self.stops: list[int] = []
-        self.task: TaskInfo | None = None
+        self._task: TaskInfo | None = None
         self.cache = FeatureCache()
 
     # The four hooks.
@@ -52,12 +63,12 @@ class Learner(nn.Module):
         """Gets ready for a task: grow, re-draw, transfer."""
         known = self.stops[-1] if self.stops else 0
         if task.index != len(self.stops) or task.first != known or task.stop > self.num_classes:
-            raise PilotTalError(
+            raise UserError(
                 f"task {task.index} with classes {task.first} to {task.stop - 1} cannot follow {len(self.stops)} "
                 f"tasks with {known} of {self.num_classes} classes"
             )
         self.stops.append(task.stop)
-        self.task = task
+        self._task = task
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Called before the first batch of every epoch."""
@@ -75,23 +86,25 @@ class Learner(nn.Module):
     # Optimisation.
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups for a fresh optimizer, each with its base learning rate."""
+        """Groups for a fresh optimizer, each with its base learning rate; none: the task trains nothing."""
+        if not isinstance(self.config, TrainedConfig):
+            return []
         return [{"params": [p for p in self.parameters() if p.requires_grad], "lr": self.config.init_lr}]
 
     def learning_rate(self, base: float, epoch: int, epochs: int) -> float:
         """Learning rate of an epoch for a group whose base rate is `base`."""
         config = self.config
         # L2P, DualPrompt and LAE of LAMDA-PILOT schedule an optimizer they have thrown away after task 0.
-        lost = self.fidelity == "pilot" and not self.reschedules and self.task is not None and self.task.index > 0
-        if config.scheduler == "constant" or lost:
+        lost = self.fidelity == "pilot" and not self.reschedules and len(self.stops) > 1
+        if not isinstance(config, TrainedConfig) or config.scheduler == "constant" or lost:
             return base
         if config.scheduler == "steplr":
             return base * config.init_lr_decay ** sum(epoch >= m for m in config.init_milestones)
-        return self.cosine(base, epoch, epochs)
+        return self.cosine(base, epoch, epochs, config.min_lr)
 
-    def cosine(self, base: float, epoch: int, epochs: int) -> float:
-        """Cosine annealing from `base` to the configuration's `min_lr`."""
-        return cosine_annealing(base, epoch, epochs, self.config.min_lr)
+    def cosine(self, base: float, epoch: int, epochs: int, low: float) -> float:
+        """Cosine annealing from `base` to `low`."""
+        return cosine_annealing(base, epoch, epochs, low)
 
     # Evaluation.
 
@@ -104,11 +117,26 @@ class Learner(nn.Module):
         """
         raise NotImplementedError
 
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """What `scores` gave as shares of one, in the same order; here scores are logits."""
+        return scores.softmax(dim=1)
+
+    def score_alone(self) -> bool:
+        """From now on the scores of an image do not depend on its batch; gives whether they did before."""
+        return False
+
+    @property
+    def task(self) -> TaskInfo:
+        """The task that has begun last."""
+        if self._task is None:
+            raise UserError("the learner is in no task: begin_task() must come first")
+        return self._task
+
     @property
     def seen(self) -> int:
         """Number of classes seen so far."""
         if not self.stops:
-            raise PilotTalError("the learner has not begun a task yet, so there are no classes to score")
+            raise UserError("the learner has not begun a task yet, so there are no classes to score")
         return self.stops[-1]
 
     # Tensors by name.
@@ -117,14 +145,10 @@ class Learner(nn.Module):
         """The learned tensors themselves (or views of them) under LAMDA-PILOT's state-dict names."""
         raise NotImplementedError
 
-    def new_rows(self) -> slice:
-        """Rows of `named_tensors` that `begin_task` has drawn for the current task."""
-        return slice(0, 0)
-
     def grow_to(self, stops: Sequence[int]) -> None:
         """Takes the shape the learner has after tasks that ended at these numbers of classes."""
         self.stops = list(stops)
-        self.task = None
+        self._task = None
 
     def export_tensors(self) -> dict[str, Tensor]:
         """Copies of the learned tensors under LAMDA-PILOT's names."""
@@ -146,11 +170,9 @@ class Learner(nn.Module):
                 raise unknown_name(f"tensor of {type(self).__name__}", name, own)
         for name, tensor in own.items():
             if name not in tensors:
-                raise PilotTalError(f"the tensor {name!r} is missing")
+                raise UserError(f"the tensor {name!r} is missing")
             if tensors[name].shape != tensor.shape:
-                raise PilotTalError(
-                    f"the tensor {name!r} must be {list(tensor.shape)}, got {list(tensors[name].shape)}"
-                )
+                raise UserError(f"the tensor {name!r} must be {list(tensor.shape)}, got {list(tensors[name].shape)}")
             tensor.copy_(tensors[name])
         self.tensors_replaced()
 
@@ -164,13 +186,9 @@ class Learner(nn.Module):
     def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes up the state that `checkpoint_state` gave."""
         if "stops" not in state:
-            raise PilotTalError("the checkpoint lacks 'stops', so it is not one of a learner")
+            raise UserError("the checkpoint lacks 'stops', so it is not one of a learner")
         self.grow_to(state["stops"].tolist())
         self.import_tensors({name: tensor for name, tensor in state.items() if name != "stops"})
-
-    def statistics(self) -> dict[str, Tensor]:
-        """What the learner knows of the classes besides its learned tensors, by name."""
-        return {}
 
     # Shared parts.
 
@@ -194,6 +212,40 @@ def vit_head(dim: int, num_classes: int) -> nn.Linear:
     nn.init.trunc_normal_(head.weight, std=0.02)
     nn.init.zeros_(head.bias)
     return head
+
+
+class CosineHead(nn.Module):
+    """A classifier by cosine with a learned scale, which starts at one; weights uniform in ±1/sqrt(dim)."""
+
+    def __init__(self, dim: int, num_classes: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-1 / math.sqrt(dim), 1 / math.sqrt(dim)))
+        self.sigma = nn.Parameter(torch.ones(1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits [B, num_classes]."""
+        return self.sigma * cosine_similarity(features, self.weight)
+
+
+def cosine_similarity(features: Tensor, rows: Tensor) -> Tensor:
+    """Cosine of every feature [B, dim] and every row [C, dim], always in float32: cosines lie close together."""
+    with torch.autocast(features.device.type, enabled=False):
+        return F.linear(F.normalize(features.float(), dim=1), F.normalize(rows, dim=1))
+
+
+def class_means(features: Tensor, labels: Tensor, classes: range) -> Tensor:
+    """Mean feature [len(classes), dim] of every class; zero for a class without a feature."""
+    means = features.new_zeros(len(classes), features.shape[1])
+    for row, label in enumerate(classes):
+        own = features[labels == label]
+        if len(own):
+            means[row] = own.mean(dim=0)
+    return means
+
+
+def shares(scores: Tensor) -> Tensor:
+    """Scores that are not negative, each row divided by its sum."""
+    return scores / scores.sum(dim=1, keepdim=True)
 
 
 def cosine_annealing(base: float, epoch: int, epochs: int, low: float = 0.0) -> float:

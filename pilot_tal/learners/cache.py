@@ -36,7 +36,7 @@ class FeatureCache:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes over what `state` gave."""
         keys = {name.split(".", 1)[1] for name in state}
-        self._tables = {key: tuple(state[f"{part}.{key}"].clone() for part in _PARTS) for key in keys}
+        self._tables = {key: (state[f"known.{key}"].clone(), state[f"features.{key}"].clone()) for key in keys}
 
     def get(self, key: str, ids: Tensor | None, inputs: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """Features [B, dim] of `inputs`; only rows with unknown ids are computed. Without ids: all of them."""

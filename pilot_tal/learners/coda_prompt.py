@@ -2,18 +2,41 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenViT
-from pilot_tal.errors import PilotTalError
 from pilot_tal.learners.base import Learner
-from pilot_tal.learners.config import CODAPromptConfig
-from pilot_tal.task import TaskInfo
+from pilot_tal.learners.config import Blocks, TrainedConfig
+from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.schema import Rule
+from pilot_tal.stream.task import TaskInfo
 
 MAX_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class CODAPromptConfig(TrainedConfig):
+    """CODA-Prompt's own settings."""
+
+    prompt_param: Annotated[
+        tuple[float, ...], Rule("[components in the pool, length, weight of the orthogonality term]", 0, 100_000)
+    ] = (100.0, 8.0, 0.0)
+    prompt_layer_idx: Blocks = (0, 1, 2, 3, 4)
+    drop_last: Annotated[bool, Rule("leave out a last incomplete batch")] = True
+
+    def __post_init__(self):
+        pool, length, weight = self.prompt_param if len(self.prompt_param) == 3 else (0, 0, 0)
+        if pool < 1 or length < 2 or pool % 1 or length % 2 or weight < 0:
+            raise UserError(
+                "prompt_param must be [pool size >= 1, even length >= 2, orthogonality weight >= 0], "
+                f"got {list(self.prompt_param)}"
+            )
 
 
 def gram_schmidt(rows: Tensor, first: int, stop: int) -> Tensor:
@@ -27,7 +50,7 @@ def gram_schmidt(rows: Tensor, first: int, stop: int) -> Tensor:
     rows[first:] = 0
     norms = rows[:first].square().sum(dim=1)
     if bool((norms < 1e-8).any()):
-        raise PilotTalError("a trained prompt component is zero, so no new one can be made orthogonal to it")
+        raise UserError("a trained prompt component is zero, so no new one can be made orthogonal to it")
     for row in range(first, stop):
         for _ in range(MAX_DRAWS):
             drawn = torch.randn_like(rows[row])
@@ -36,7 +59,7 @@ def gram_schmidt(rows: Tensor, first: int, stop: int) -> Tensor:
             if bool(rows[row].square().sum() >= 1e-8):
                 break
         else:
-            raise PilotTalError(f"no room for {stop} orthogonal components in {rows.shape[1]} dimensions")
+            raise UserError(f"no room for {stop} orthogonal components in {rows.shape[1]} dimensions")
     rows[first:stop] /= rows[first:stop].norm(dim=1, keepdim=True)
     return rows.view(shape)
 
@@ -47,8 +70,12 @@ def orthogonality(rows: Tensor) -> Tensor:
     return (rows @ rows.t() - torch.eye(len(rows), device=rows.device)).square().mean()
 
 
+@LEARNERS.register
 class CODAPrompt(Learner):
     """CODA-Prompt (Smith et al., CVPR 2023)."""
+
+    name, title = "coda_prompt", "CODA-Prompt"
+    config_class = CODAPromptConfig
 
     config: CODAPromptConfig
 
@@ -58,7 +85,7 @@ class CODAPrompt(Learner):
         self.ortho_weight = float(config.prompt_param[2])
         self.per_task = pool // num_tasks
         if self.per_task < 1:
-            raise PilotTalError(f"prompt_param: a pool of {pool} components is too small for {num_tasks} tasks")
+            raise UserError(f"prompt_param: a pool of {pool} components is too small for {num_tasks} tasks")
         layers, dim = len(config.prompt_layer_idx), backbone.dim
         # One tensor a layer, as only the layers inside the ViT get gradients (and weight decay).
         self.prompts = nn.ParameterList(torch.zeros(pool, length, dim) for _ in range(layers))
@@ -79,19 +106,15 @@ class CODAPrompt(Learner):
         if task.index > 0:
             self._draw(task.index)
 
-    def new_rows(self) -> slice:
-        """The components of the current task."""
-        return slice(self.task.index * self.per_task, (self.task.index + 1) * self.per_task)
-
-    def cosine(self, base: float, epoch: int, epochs: int) -> float:
-        """CODA-Prompt's own cosine: it starts one epoch late and ends just above zero."""
+    def cosine(self, base: float, epoch: int, epochs: int, low: float) -> float:
+        """CODA-Prompt's own cosine: it starts one epoch late and ends just above zero, whatever `low` says."""
         return base * coda_factor(epoch, epochs)
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss keeps the components orthogonal, if asked for."""
         tokens = self.backbone.embed(x)
         query = self.backbone.query(tokens)
-        old, stop = self.new_rows().start, self.new_rows().stop
+        old, stop = self.task.index * self.per_task, (self.task.index + 1) * self.per_task
         extras: dict[int, BlockExtras] = {}
         penalty = query.new_zeros(())
         for block, tensors in self._layers():

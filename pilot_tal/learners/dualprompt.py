@@ -1,14 +1,32 @@
 """DualPrompt: G-prompts for all tasks and one E-prompt a task, as key/value prefixes of the first blocks."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from pilot_tal.backbone import BlockExtras, FrozenViT
 from pilot_tal.learners.base import vit_head
-from pilot_tal.learners.config import DualPromptConfig
-from pilot_tal.learners.pool import PoolLearner
+from pilot_tal.learners.config import Blocks
+from pilot_tal.learners.pool import PoolConfig, PoolLearner
+from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.schema import Rule
+
+
+@dataclass(frozen=True)
+class DualPromptConfig(PoolConfig):
+    """DualPrompt's own settings."""
+
+    head_type: Annotated[str, Rule("what the classifier sees", choices=("token",))] = "token"
+    top_k: Annotated[int, Rule("prompts of a sample, at most size", 1, 10_000)] = 1
+    use_prompt_mask: Annotated[bool, Rule("task t trains prompts of its own")] = True
+    shared_prompt_pool: Annotated[bool, Rule("a task's prompts start as those of the task before")] = True
+    g_prompt_length: Annotated[int, Rule("tokens of a G-prompt", 1, 1000)] = 5
+    g_prompt_layer_idx: Blocks = (0, 1)
+    e_prompt_layer_idx: Blocks = (2, 3, 4)
+    use_prefix_tune_for_e_prompt: Annotated[bool, Rule("false: E-prompts are tokens before the sequence")] = True
 
 
 def e_prefixes(prompt: Tensor, ids: Tensor, batch: int, mixed: bool) -> Tensor:
@@ -28,8 +46,12 @@ def e_prefixes(prompt: Tensor, ids: Tensor, batch: int, mixed: bool) -> Tensor:
     return picked.transpose(1, 2)
 
 
+@LEARNERS.register
 class DualPrompt(PoolLearner):
     """DualPrompt (Wang et al., ECCV 2022)."""
+
+    name, title = "dualprompt", "DualPrompt"
+    config_class = DualPromptConfig
 
     config: DualPromptConfig
 
@@ -54,6 +76,11 @@ class DualPrompt(PoolLearner):
         self.g_blocks = [block for block in depth if block in config.g_prompt_layer_idx]
         self.e_blocks = [block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks]
 
+    @property
+    def mixes_batch(self) -> bool:
+        """By vote, or by the layout of the prefixes (see `e_prefixes`)."""
+        return super().mixes_batch or self.config.use_prefix_tune_for_e_prompt
+
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""
         tokens = self.backbone.embed(x)
@@ -71,10 +98,10 @@ class DualPrompt(PoolLearner):
         chosen, similarity = self.select(tokens, query, training)
         extras = {b: _prefix(self.g_prompt[i].unsqueeze(0)) for i, b in enumerate(self.g_blocks)}
         if self.config.use_prefix_tune_for_e_prompt:
-            prefixes = e_prefixes(self.prompt, chosen, len(tokens), mixed=self.fidelity == "pilot")
+            prefixes = e_prefixes(self.prompt, chosen, tokens.shape[0], mixed=self.fidelity == "pilot")
             extras |= {b: _prefix(prefixes[i]) for i, b in enumerate(self.e_blocks)}
             return self.backbone.run(tokens, extras)[:, 0], similarity
-        prompts = self.prompt[:, chosen.expand(len(tokens), -1)].flatten(2, 3)
+        prompts = self.prompt[:, chosen.expand(tokens.shape[0], -1)].flatten(2, 3)
         extras |= {b: BlockExtras(tokens=prompts[i]) for i, b in enumerate(self.e_blocks)}
         cls = len(self.e_blocks) * prompts.shape[2]  # every E-block puts its tokens before CLS
         return self.backbone.run(tokens, extras, keep=slice(cls, cls + 1))[:, 0], similarity

@@ -7,17 +7,20 @@ from torch import Tensor
 
 from pilot_tal.backbone import FrozenViT
 from pilot_tal.learners.base import vit_head
-from pilot_tal.learners.config import L2PConfig
-from pilot_tal.learners.pool import PoolLearner
+from pilot_tal.learners.pool import PoolConfig, PoolLearner
+from pilot_tal.learners.registry import LEARNERS
 
 
+@LEARNERS.register
 class L2P(PoolLearner):
     """Learning to Prompt (Wang et al., CVPR 2022)."""
 
-    config: L2PConfig
-    pool_axis = 0
+    name, title = "l2p", "L2P"
+    config_class = PoolConfig
 
-    def __init__(self, backbone: FrozenViT, config: L2PConfig, num_classes: int, num_tasks: int, fidelity: str):
+    config: PoolConfig
+
+    def __init__(self, backbone: FrozenViT, config: PoolConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         self.prompt = self.init_pool(config.size, config.length, backbone.dim)
         self.prompt_key = self.init_pool(config.size, backbone.dim)
@@ -51,7 +54,7 @@ class L2P(PoolLearner):
     ) -> tuple[Tensor, Tensor]:
         chosen, similarity = self.select(patches, query, training)
         prompts = self.prompt[chosen].flatten(-3, -2)
-        prompted = self.backbone.insert_prompts(tokens, prompts.expand(len(tokens), -1, -1))
+        prompted = self.backbone.insert_prompts(tokens, prompts.expand(tokens.shape[0], -1, -1))
         return self.backbone.run(prompted, keep=self.kept).mean(dim=1), similarity
 
     def named_tensors(self) -> dict[str, Tensor]:

@@ -2,15 +2,35 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenViT
-from pilot_tal.learners.base import Learner
-from pilot_tal.learners.config import LAEConfig
-from pilot_tal.task import TaskInfo
+from pilot_tal.learners.base import Learner, shares
+from pilot_tal.learners.config import Blocks, TrainedConfig
+from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.schema import Rule
+from pilot_tal.stream.task import TaskInfo
+
+
+@dataclass(frozen=True)
+class LAEConfig(TrainedConfig):
+    """LAE's own settings."""
+
+    ema_decay: Annotated[float, Rule("memory of the offline copy", 0, 1)] = 0.9999
+    num_freeze_epochs: Annotated[
+        int | None, Rule("epochs with the module frozen; null: LAMDA-PILOT's share, 3 of 5", 0, 100_000)
+    ] = None
+    pet_cls: Annotated[str, Rule("the module", choices=("Prefix", "Adapter", "LoRA"))] = "Prefix"
+    pet_length: Annotated[int, Rule("Prefix: tokens", 1, 1000)] = 10
+    down_sample_dim: Annotated[int, Rule("Adapter: width", 1, 10_000)] = 5
+    lora_rank: Annotated[int, Rule("LoRA: rank", 1, 10_000)] = 5
+    adapt_blocks: Blocks = (0, 1, 2, 3, 4)
 
 
 class Scaler(nn.Module):
@@ -93,8 +113,12 @@ class LoRA(nn.Module):
 PETS = {"Prefix": Prefix, "Adapter": Adapter, "LoRA": LoRA}
 
 
+@LEARNERS.register
 class LAE(Learner):
     """Learning-Accumulation-Ensemble (Gao et al., ICCV 2023)."""
+
+    name, title = "lae", "LAE"
+    config_class = LAEConfig
 
     reschedules = False
     config: LAEConfig
@@ -118,10 +142,6 @@ class LAE(Learner):
                 self.fc.weight[: task.first] = old.weight
                 self.fc.bias[: task.first] = old.bias
 
-    def new_rows(self) -> slice:
-        """The classifier's rows for the current task."""
-        return slice(self.task.first, self.task.stop)
-
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Freezes the online module in the first epochs; the repaired learner spares the first task."""
         freeze = self.config.num_freeze_epochs
@@ -132,7 +152,7 @@ class LAE(Learner):
         """Logits of the task's classes; no auxiliary loss. While frozen, only the classifier sees autograd."""
         with torch.set_grad_enabled(not self.frozen):
             features = self._features(self.backbone.embed(x), self.pets)
-        return self.task_logits(features, self.fc), features.new_zeros(())
+        return self.task_logits(features, self._head), features.new_zeros(())
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -149,14 +169,25 @@ class LAE(Learner):
         """For every class seen the larger of the two probabilities, online and offline."""
         tokens = self.backbone.embed(x)
         online, offline = (
-            self.seen_logits(self._features(tokens, pets), self.fc).softmax(dim=1)
+            self.seen_logits(self._features(tokens, pets), self._head).softmax(dim=1)
             for pets in (self.pets, self.pets_emas)
         )
         return torch.maximum(online, offline)
 
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The larger ones of two probabilities sum to more than one."""
+        return shares(scores)
+
     def _features(self, tokens: Tensor, pets: nn.ModuleList) -> Tensor:
-        extras = {block: pet.extras() for block, pet in zip(self.blocks, pets, strict=True)}
+        modules = (cast("Prefix | Adapter | LoRA", pet) for pet in pets)
+        extras = {block: pet.extras() for block, pet in zip(self.blocks, modules, strict=True)}
         return self.backbone.run(tokens, extras)[:, 0]
+
+    @property
+    def _head(self) -> nn.Linear:
+        if self.fc is None:
+            raise UserError("the learner has not begun a task yet, so there is no classifier")
+        return self.fc
 
     def grow_to(self, stops: Sequence[int]) -> None:
         """Gives the classifier its rows."""
@@ -165,7 +196,7 @@ class LAE(Learner):
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Online and offline modules and the classifier."""
-        named = {f"pets_emas.{name}": tensor for name, tensor in self.pets_emas.named_parameters()}
+        named: dict[str, Tensor] = {f"pets_emas.{name}": tensor for name, tensor in self.pets_emas.named_parameters()}
         named |= {f"pets.{name}": tensor for name, tensor in self.pets.named_parameters()}
         return named if self.fc is None else named | {"fc.weight": self.fc.weight, "fc.bias": self.fc.bias}
 

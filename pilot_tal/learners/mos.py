@@ -1,20 +1,22 @@
 """MOS: an adapter set a task, merged with the earlier ones; at test time each image finds its own adapter."""
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pilot_tal.backbone import BlockExtras, FrozenViT
-from pilot_tal.errors import PilotTalError
-from pilot_tal.learners.base import Images, Learner, cosine_annealing, vit_head
-from pilot_tal.learners.config import MOSConfig
+from data_lt.errors import UserError
+from pilot_tal.backbone import FrozenViT
+from pilot_tal.learners.adapters import AdapterConfig, AdapterLearner, named_adapters
+from pilot_tal.learners.base import Images, cosine_annealing, cosine_similarity, shares, vit_head
 from pilot_tal.learners.mos_statistics import ClassStatistics, class_statistics
-from pilot_tal.task import TaskInfo
+from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.schema import Rule
+from pilot_tal.stream.task import TaskInfo
 
 HEAD_RATE = 0.1
 TEMPERATURE = 0.8
@@ -23,24 +25,20 @@ SAMPLES_PER_IMAGE = 5
 _STATISTICS = "statistics."
 
 
-class AdapterSet(nn.Module):
-    """Bottlenecks parallel to the MLP of every block; each of the four tensors is stacked over the blocks."""
+@dataclass(frozen=True)
+class MOSConfig(AdapterConfig):
+    """MOS's own settings."""
 
-    PARTS = ("down_proj.weight", "down_proj.bias", "up_proj.weight", "up_proj.bias")
-
-    def __init__(self, depth: int, dim: int, width: int):
-        super().__init__()
-        down = torch.empty(depth, width, dim).uniform_(-1 / math.sqrt(dim), 1 / math.sqrt(dim))
-        zeros = (torch.zeros(depth, width), torch.zeros(depth, dim, width), torch.zeros(depth, dim))
-        self.parts = nn.ParameterList([down, *zeros])
-
-    def named(self, prefix: str) -> dict[str, Tensor]:
-        """Its tensors under LAMDA-PILOT's names."""
-        return {
-            f"{prefix}.{block}.{name}": part[block]
-            for block in range(len(self.parts[0]))
-            for name, part in zip(self.PARTS, self.parts, strict=True)
-        }
+    reg: Annotated[float, Rule("weight of the term that tells samples apart", 0, 1000)] = 0.1
+    adapter_momentum: Annotated[float, Rule("share of the earlier adapters' mean in a merge", 0, below=1)] = 0.1
+    ensemble: Annotated[bool, Rule("join classifier and prototypes")] = True
+    crct_epochs: Annotated[int, Rule("epochs of the classifier alignment", 0, 100_000)] = 30
+    ca_lr: Annotated[float, Rule("learning rate of the alignment", 0, 1000)] = 0.005
+    ca_storage_efficient_method: Annotated[
+        str, Rule("what is kept of a class", choices=("covariance", "variance", "multi-centroid"))
+    ] = "covariance"
+    n_centroids: Annotated[int, Rule("multi-centroid: centroids of a class", 1, 10_000)] = 10
+    ffn_num: Annotated[int, Rule("width of an adapter", 1, 10_000)] = 16
 
 
 def self_refined(first: Tensor, task_of: Tensor) -> Tensor:
@@ -56,20 +54,25 @@ def self_refined(first: Tensor, task_of: Tensor) -> Tensor:
     return adapter
 
 
-class MOS(Learner):
+@LEARNERS.register
+class MOS(AdapterLearner):
     """Model Surgery (Sun et al., AAAI 2025)."""
 
+    name, title = "mos", "MOS"
+    config_class = MOSConfig
+
     config: MOSConfig
+    prototypes: Tensor
+    sigma: Tensor
 
     def __init__(self, backbone: FrozenViT, config: MOSConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
-        self.cur = AdapterSet(backbone.depth, backbone.dim, config.ffn_num)
+        self.cur = self.new_adapters()
         self.finished = nn.ModuleList()
         self.head = vit_head(backbone.dim, num_classes)
         self.register_buffer("prototypes", torch.zeros(0, backbone.dim))
         self.register_buffer("sigma", torch.ones(1))
         self.classes: dict[int, ClassStatistics] = {}
-        self.draws: Callable[[int], Iterable[tuple[Tensor, Tensor]]] = self.gaussian_batches
         self._old_means = torch.zeros(0, backbone.dim)
         self._mean_parts: list[Tensor] = []
 
@@ -78,7 +81,7 @@ class MOS(Learner):
     def begin_task(self, task: TaskInfo) -> None:
         """Makes room for the task's prototypes and fixes the mean adapter it is merged with."""
         if task.first > 0 and not self.classes:
-            raise PilotTalError("MOS cannot go on from tensors alone: the statistics of the old classes are missing")
+            raise UserError("MOS cannot go on from tensors alone: the statistics of the old classes are missing")
         super().begin_task(task)
         self.prototypes = torch.cat((self.prototypes, self.prototypes.new_zeros(task.num_classes, self.backbone.dim)))
         means = [known.means for known in self.classes.values()]
@@ -137,17 +140,14 @@ class MOS(Learner):
                 for part, mean in zip(self.cur.parts, self._mean_parts, strict=True):
                     part.copy_(mean)
         features, prototypes, labels = self._training_features(images)
+        kept, centroids = self.config.ca_storage_efficient_method, self.config.n_centroids
         for label in range(self.task.first, self.task.stop):
             own = labels == label
             if bool(own.any()):
-                self.classes[label] = self.describe(label, features[own])
+                self.classes[label] = class_statistics(features[own], kept, centroids)
                 self.prototypes[label] = prototypes[own].mean(dim=0)
         if self.task.index > 0:
             self._align()
-
-    def describe(self, label: int, features: Tensor) -> ClassStatistics:
-        """What is kept of a class with these features."""
-        return class_statistics(features, self.config.ca_storage_efficient_method, self.config.n_centroids)
 
     @torch.no_grad()
     def _training_features(self, images: Images) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,15 +156,15 @@ class MOS(Learner):
         last, first = self.adapter_parts(self.task.index), self.adapter_parts(0)
         # LAMDA-PILOT computes prototypes in training mode from the second task on.
         dropout = self.fidelity == "pilot" and self.task.index > 0
-        collected: tuple[list[Tensor], ...] = ([], [], [])
+        collected: list[tuple[Tensor, Tensor, Tensor]] = []
         for x, y in images():
             tokens = self.backbone.embed(x.to(device))
             features = self.features(tokens, last)
             same = self.task.index == 0
-            collected[0].append(features)
-            collected[1].append(features if same else self.features(tokens, first, dropout=dropout))
-            collected[2].append(y.to(device))
-        return tuple(torch.cat(part) for part in collected)
+            prototypes = features if same else self.features(tokens, first, dropout=dropout)
+            collected.append((features, prototypes, y.to(device)))
+        features, prototypes, labels = (torch.cat(part) for part in zip(*collected, strict=True))
+        return features, prototypes, labels
 
     def _align(self) -> None:
         """Trains the classifier alone on features drawn for all classes seen; always cross-entropy."""
@@ -174,7 +174,7 @@ class MOS(Learner):
         )
         for epoch in range(config.crct_epochs):
             optimizer.param_groups[0]["lr"] = cosine_annealing(config.ca_lr, epoch, config.crct_epochs)
-            for features, labels in self.draws(epoch):
+            for features, labels in self.gaussian_batches(epoch):
                 loss = F.cross_entropy(self.seen_logits(features, self.head), labels)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
@@ -207,16 +207,19 @@ class MOS(Learner):
         tokens = self.backbone.embed(x)
         adapters = len(self.stops)
         features = torch.stack([self._adapter_features(i, tokens, ids) for i in range(adapters)], dim=1)
-        prototypes = F.normalize(self.prototypes[: self.seen], dim=1)
-        similarity = self.sigma * F.linear(F.normalize(features[:, 0], dim=1), prototypes)
+        similarity = self.sigma * cosine_similarity(features[:, 0], self.prototypes[: self.seen])
         logits = self.seen_logits(features, self.head)  # [B, adapters, classes]
         stops = torch.tensor(self.stops, device=x.device)
         first, task_of = (torch.bucketize(z.argmax(dim=-1), stops, right=True) for z in (similarity, logits))
-        rows = torch.arange(len(x), device=x.device)
+        rows = torch.arange(x.shape[0], device=x.device)
         refined = logits[rows, self_refined(first, task_of)]
         if not self.config.ensemble:
             return refined
         return refined.softmax(dim=1) + (adapters * similarity).softmax(dim=1)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The ensemble's scores are sums of two probabilities, those of the classifier alone are logits."""
+        return shares(scores) if self.config.ensemble else super().probabilities(scores)
 
     def _adapter_features(self, index: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
         """Test features under one adapter; those of a finished task never change."""
@@ -235,27 +238,12 @@ class MOS(Learner):
         """
         if self.fidelity == "pilot" and index > 0:
             return self.mean_parts(index)
-        return list(self.finished[index].parts)
+        return list(self.finished[index].parameters())
 
     def mean_parts(self, count: int) -> list[Tensor]:
         """Mean of the first `count` snapshots."""
-        sets = [self.finished[i].parts for i in range(count)]
+        sets = [self.finished[i].parameters() for i in range(count)]
         return [torch.stack(parts).mean(dim=0) for parts in zip(*sets, strict=True)]
-
-    def features(self, tokens: Tensor, parts: Sequence[Tensor], dropout: bool = False) -> Tensor:
-        """CLS features [B, dim] under an adapter set."""
-        scale, drop = self.config.adapter_scale, self.config.adapter_dropout if dropout else 0.0
-
-        def adapter(down: Tensor, down_bias: Tensor, up: Tensor, up_bias: Tensor) -> Callable[[Tensor], Tensor]:
-            def apply(x: Tensor) -> Tensor:
-                hidden = F.dropout(F.relu(F.linear(x, down, down_bias)), drop, training=drop > 0)
-                return scale * F.linear(hidden, up, up_bias)
-
-            return apply
-
-        blocks = zip(*(part.unbind(0) for part in parts), strict=True)
-        extras = {i: BlockExtras(mlp_adapter=adapter(*tensors)) for i, tensors in enumerate(blocks)}
-        return self.backbone.run(tokens, extras)[:, 0]
 
     # Tensors by name.
 
@@ -266,25 +254,13 @@ class MOS(Learner):
         self.prototypes = self.prototypes.new_zeros(stops[-1] if stops else 0, self.backbone.dim)
         self.classes = {}
 
-    def tensors_replaced(self) -> None:
-        """Features kept under the old adapters are void."""
-        self.cache.clear()
-
     def named_tensors(self) -> dict[str, Tensor]:
         """Classifier, snapshots, current adapters and prototypes."""
         named: dict[str, Tensor] = {"backbone.head.weight": self.head.weight, "backbone.head.bias": self.head.bias}
         for task, adapters in enumerate(self.finished):
-            named |= adapters.named(f"backbone.adapter_list.{task}")
-        named |= self.cur.named("backbone.cur_adapter")
+            named |= named_adapters(adapters, f"backbone.adapter_list.{task}.{{}}")
+        named |= named_adapters(self.cur, "backbone.cur_adapter.{}")
         return named | {"fc.weight": self.prototypes, "fc.sigma": self.sigma}
-
-    def statistics(self) -> dict[str, Tensor]:
-        """Mean and covariance of every class known."""
-        named: dict[str, Tensor] = {}
-        for label, known in self.classes.items():
-            named[f"class_mean.{label}"] = known.means.squeeze(0)
-            named[f"class_cov.{label}"] = known.covariance()
-        return named
 
     def checkpoint_state(self) -> dict[str, Tensor]:
         """Adds the classes' statistics."""

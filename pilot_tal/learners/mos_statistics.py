@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -28,24 +29,27 @@ class ClassStatistics:
     def drawable(self, skip_points: bool) -> list[int]:
         """Centroids to draw from; without those of no spread, if asked for and if any other is left."""
         every = list(range(len(self.means)))
-        if not skip_points or self.factor is not None:
+        if not skip_points or self.variances is None:
             return every
-        return [k for k in every if bool(self.variances[k].mean() > JITTER)] or every
+        spread = (self.variances.mean(dim=1) > JITTER).tolist()
+        return [k for k in every if spread[k]] or every
 
     def draw(self, centroid: int, number: int) -> Tensor:
         """`number` features [number, dim] from the normal distribution around a centroid."""
         mean = self.means[centroid]
         noise = torch.randn(number, len(mean), device=mean.device)
-        if self.factor is None:
+        if self.variances is not None:
             return mean + noise * self.variances[centroid].sqrt()
-        spread = torch.randn(number, len(self.factor), device=mean.device) @ self.factor
+        factor = cast(Tensor, self.factor)
+        spread = torch.randn(number, len(factor), device=mean.device) @ factor
         return mean + spread + JITTER**0.5 * noise
 
     def covariance(self) -> Tensor:
         """The covariance matrix [dim, dim]; the variances where there is none."""
-        if self.factor is None:
+        if self.variances is not None:
             return self.variances.squeeze(0)
-        return self.factor.t() @ self.factor + JITTER * torch.eye(self.factor.shape[1], device=self.factor.device)
+        factor = cast(Tensor, self.factor)
+        return factor.t() @ factor + JITTER * torch.eye(factor.shape[1], device=factor.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by name, for a checkpoint."""

@@ -1,13 +1,41 @@
 """Picking prompts from a pool by their keys, for L2P and DualPrompt."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from data_lt.errors import UserError
 from pilot_tal.learners.base import Learner
-from pilot_tal.learners.config import PoolConfig
-from pilot_tal.task import TaskInfo
+from pilot_tal.learners.config import TrainedConfig
+from pilot_tal.schema import Rule
+from pilot_tal.stream.task import TaskInfo
+
+
+@dataclass(frozen=True)
+class PoolConfig(TrainedConfig):
+    """What L2P and DualPrompt share: a pool of prompts, picked by their keys."""
+
+    size: Annotated[int, Rule("prompts in the pool", 1, 10_000)] = 10
+    length: Annotated[int, Rule("tokens of a prompt", 1, 1000)] = 5
+    top_k: Annotated[int, Rule("prompts of a sample, at most size", 1, 10_000)] = 5
+    head_type: Annotated[str, Rule("what the classifier sees", choices=("prompt", "token", "token+prompt", "gap"))] = (
+        "prompt"
+    )
+    embedding_key: Annotated[str, Rule("what the query is made of", choices=("cls", "mean", "max", "mean_max"))] = "cls"
+    batchwise_prompt: Annotated[bool, Rule("one set voted by the batch; fidelity=fixed never does")] = True
+    use_prompt_mask: Annotated[bool, Rule("task t trains prompts of its own")] = False
+    shared_prompt_pool: Annotated[bool, Rule("a task's prompts start as those of the task before")] = False
+    shared_prompt_key: Annotated[bool, Rule("a task's keys start as those of the task before")] = False
+    prompt_key_init: Annotated[str, Rule("start of prompts and keys", choices=("uniform", "zero"))] = "uniform"
+    pull_constraint: Annotated[bool, Rule("pull picked keys towards the queries")] = True
+    pull_constraint_coeff: Annotated[float, Rule("weight of that pull", 0, 1000)] = 0.1
+
+    def __post_init__(self):
+        if self.top_k > self.size:
+            raise UserError(f"top_k must be at most the pool's size {self.size}, got {self.top_k}")
 
 
 def l2_normalized(x: Tensor) -> Tensor:
@@ -49,7 +77,7 @@ def pick(keys: Tensor, query: Tensor, top_k: int, batchwise: bool, mask: Tensor 
         if batchwise:
             ids = vote(ids, len(keys))
     picked = keys[ids] if ids.ndim == 2 else keys[ids].unsqueeze(0)
-    similarity = (picked * query.unsqueeze(1)).sum() / len(query)
+    similarity = (picked * query.unsqueeze(1)).sum() / query.shape[0]
     return ids, similarity
 
 
@@ -67,9 +95,13 @@ class PoolLearner(Learner):
 
     reschedules = False  # see Learner.learning_rate
     config: PoolConfig
-    pool_axis: int  # of `prompt`
     prompt: nn.Parameter
     prompt_key: nn.Parameter
+
+    @property
+    def pool_axis(self) -> int:
+        """Which axis of `prompt` counts the prompts."""
+        return 0
 
     def init_pool(self, *shape: int) -> nn.Parameter:
         """A new tensor of prompts or keys: uniform in [-1, 1], or zero."""
@@ -109,6 +141,20 @@ class PoolLearner(Learner):
         batchwise = config.batchwise_prompt and self.fidelity == "pilot"
         vector = query() if config.embedding_key == "cls" else token_statistic(embedded, config.embedding_key)
         return pick(self.prompt_key, vector, config.top_k, batchwise, mask)
+
+    def score_alone(self) -> bool:
+        """Every image picks its own prompts.
+
+        That is what LAMDA-PILOT's code gives for a batch of one image, and what `fixed` gives for any batch: one image
+        outvotes nobody, and the layout that mixes the images of a batch has no other one to mix it with.
+        """
+        changed, self.fidelity = self.fidelity == "pilot" and self.mixes_batch, "fixed"
+        return changed
+
+    @property
+    def mixes_batch(self) -> bool:
+        """Whether, with fidelity pilot, what an image gets depends on its batch."""
+        return self.config.batchwise_prompt
 
     def pull_loss(self, similarity: Tensor) -> Tensor:
         """The auxiliary loss that pulls the picked keys towards the queries."""

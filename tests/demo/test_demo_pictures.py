@@ -10,9 +10,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from data_lt import demo, glyphs, pareto_counts, prepare
 from data_lt.demo import CHARACTERS, build_demo, class_name, demo_counts, demo_list, demo_picture
+from data_lt.errors import UserError
+from data_lt.files import write_json
 from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS, covered, draw, font_path, glyph, paint, pose
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import write_json
 
 BRIGHTNESS = np.array([0.299, 0.587, 0.114])
 
@@ -31,7 +31,7 @@ def test_every_character_has_a_glyph_of_its_own_in_every_font():
     assert not set(TRAIN_FONTS) & set(TEST_FONTS)
     for font in (*TRAIN_FONTS, *TEST_FONTS):
         absent = next(chr(code) for code in range(0xE000, 0xF900) if code not in covered(font))
-        with pytest.raises(PilotTalError, match="has no glyph for"):
+        with pytest.raises(UserError, match="has no glyph for"):
             glyph(absent, font)
         box = Image.new("L", (100, 100))  # what an absent character looks like: an empty box
         writer = ImageFont.truetype(str(font_path(font)), glyphs._POINTS, layout_engine=ImageFont.Layout.BASIC)
@@ -130,34 +130,25 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert len(drawn) == 5 and list(tmp_path.iterdir()) == []
 
 
-def test_of_two_processes_the_slower_one_takes_the_other_ones_folder(tmp_path):
-    folder = tmp_path / "demo_lt"
-    with demo._beside(folder) as temporary:
-        write_json(temporary / "info.json", {"mine": True})
-        write_json(folder / "info.json", {"mine": False})
-    assert json.loads((folder / "info.json").read_text()) == {"mine": False}
-    assert [path.name for path in tmp_path.iterdir()] == ["demo_lt"]
-
-
 @pytest.mark.parametrize("info", [{"dataset": "demo_lt", "version": 0, "seed": 1993}, [1], "text"])
 def test_a_folder_of_other_pictures_is_refused(tmp_path, info):
     write_json(tmp_path / "demo_lt/info.json", info)
-    with pytest.raises(PilotTalError, match="remove the folder"):
+    with pytest.raises(UserError, match="remove the folder"):
         build_demo(tmp_path)
 
 
 def test_errors_name_what_is_wrong(built, tmp_path):
-    with pytest.raises(PilotTalError, match=r"holds other pictures.*'seed': 1993.*'seed': 5"):
+    with pytest.raises(UserError, match=r"holds other pictures.*'seed': 1993.*'seed': 5"):
         build_demo(built.parent, seed=5)
-    with pytest.raises(PilotTalError, match="seed must be a whole number"):
+    with pytest.raises(UserError, match="seed must be a whole number"):
         build_demo(tmp_path, seed=-1)
     (tmp_path / "file").write_text("")
-    with pytest.raises(PilotTalError, match=r"cannot write .*file/demo_lt"):
+    with pytest.raises(UserError, match=r"cannot write .*file/demo_lt"):
         build_demo(tmp_path / "file")
     (tmp_path / "demo_lt").mkdir()
-    with pytest.raises(PilotTalError, match=r"cannot read .*info\.json.*; remove the folder"):
+    with pytest.raises(UserError, match=r"cannot read .*info\.json.*; remove the folder"):
         build_demo(tmp_path)
-    with pytest.raises(PilotTalError, match="the font 'Comic' is missing"):
+    with pytest.raises(UserError, match="the font 'Comic' is missing"):
         draw("A", "Comic", np.random.default_rng(0))
 
 

@@ -14,9 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from data_lt.demo import CHARACTERS
+from data_lt.files import checksum, read_json
 from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS
-from pilot_tal.demo_vit import DEMO_VIT, demo_vit_path
-from pilot_tal.files import checksum, read_json
+from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "pretrain_demo_vit.py"
 

@@ -1,39 +1,28 @@
-"""A tiny world for the learners: a random ViT, tasks of random images, and a short way to train on them."""
+"""A tiny world for the learners: tasks of random images, and a short way to train on them."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
+from helpers.vit import tiny_vit
 from torch import Tensor
 
-import pilot_tal._torchvision  # noqa: F401
-from pilot_tal.backbone import FrozenViT
-from pilot_tal.learners import Learner, build_learner, load_method_config
+from pilot_tal.engine.loop import train_task
+from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.losses import build_loss
-from pilot_tal.task import TaskInfo
-from pilot_tal.training import train_task
+from pilot_tal.plan.defaults import method_config
+from pilot_tal.schema import settings_of
+from pilot_tal.stream.task import TaskInfo
 
-METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
+METHODS = tuple(LEARNERS)
 SMALL = {
     "l2p": {"size": 6, "length": 2, "top_k": 2},
     "dualprompt": {"size": 4, "length": 2, "g_prompt_length": 2},
     "coda_prompt": {"prompt_param": [12, 4, 0.0]},
     "lae": {"pet_length": 3, "num_freeze_epochs": 1, "ema_decay": 0.9, "init_lr": 0.01},
     "mos": {"crct_epochs": 2, "ffn_num": 4},
+    "ranpac": {"ffn_num": 4, "M": 40, "init_lr": 0.1},
+    "ease": {"ffn_num": 4, "init_lr": 0.1},
 }
-
-
-def tiny_vit(seed: int = 0, **options) -> FrozenViT:
-    """A random ViT of width 16 for images of 8 pixels; weights large enough for the tokens to differ."""
-    from timm.models.vision_transformer import VisionTransformer
-
-    shape = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 6, "num_heads": 2, "num_classes": 0}
-    vit = VisionTransformer(**{**shape, **options})
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in vit.named_parameters():
-            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            parameter.copy_(centre + 0.2 * torch.randn(parameter.shape, generator=generator))
-    return FrozenViT(vit, "tiny")
 
 
 def task_info(sizes: Sequence[int], index: int) -> TaskInfo:
@@ -51,7 +40,10 @@ def images(task: TaskInfo, per_class: int = 4, seed: int = 0) -> tuple[Tensor, T
 
 
 def make(method: str, sizes: Sequence[int], fidelity: str = "pilot", backbone=None, **settings) -> Learner:
-    config = load_method_config(method, overrides={"batch_size": 5, "tuned_epoch": 2, **SMALL[method], **settings})
+    values = {"batch_size": 5, "tuned_epoch": 2, **SMALL.get(method, {}), **settings}
+    if "tuned_epoch" not in settings_of(LEARNERS[method].config_class):
+        del values["tuned_epoch"]
+    config = method_config(method, **values)
     return build_learner(method, backbone or tiny_vit(), config, sum(sizes), len(sizes), fidelity)
 
 
@@ -78,7 +70,7 @@ def train(learner: Learner, sizes: Sequence[int], index: int, batch: int = 5, lo
 
 
 def trained(method: str, sizes: Sequence[int], fidelity: str = "pilot", **settings) -> Learner:
-    """A learner that has seen all tasks."""
+    """A learner that has seen all of the tasks."""
     torch.manual_seed(0)
     learner = make(method, sizes, fidelity, **settings)
     for index in range(len(sizes)):

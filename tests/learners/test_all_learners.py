@@ -2,16 +2,20 @@
 
 import pytest
 import torch
-from learner_world import METHODS, SMALL, images, make, task_info, test_images, tiny_vit, train, trained
+from helpers.vit import tiny_vit
+from learner_world import METHODS, images, make, task_info, test_images, train, trained
 from torch import nn
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.learners import build_learner, load_method_config
-from pilot_tal.training import evaluate
+from data_lt.errors import UserError
+from pilot_tal.engine.loop import evaluate
+from pilot_tal.learners import LEARNERS, build_learner
+from pilot_tal.plan.defaults import method_config
 
 BOTH = [(method, fidelity) for method in METHODS for fidelity in ("pilot", "fixed")]
 both = pytest.mark.parametrize(("method", "fidelity"), BOTH)
-HEADS = {method: "fc.weight" if method in ("lae", "coda_prompt") else "backbone.head.weight" for method in METHODS}
+# Learners whose classifier in training has a row for every class, not for those of the task alone.
+WHOLE_HEADS = [method for method in METHODS if method not in ("simplecil", "ranpac", "ease")]
+HEADS = {method: "fc.weight" if method in ("lae", "coda_prompt") else "backbone.head.weight" for method in WHOLE_HEADS}
 every = pytest.mark.parametrize("method", METHODS)
 
 
@@ -112,14 +116,14 @@ def test_names_carry_a_learner_over(method, fidelity):
     x, _ = test_images(sizes)
     assert torch.equal(other.scores(x), learner.scores(x))
     exported["backbone.head.weigth"] = torch.zeros(1)
-    with pytest.raises(PilotTalError, match=r"unknown tensor .* 'backbone.head.weigth'"):
+    with pytest.raises(UserError, match=r"unknown tensor .* 'backbone.head.weigth'"):
         other.import_tensors(exported)
     del exported["backbone.head.weigth"]
     name = next(iter(exported))
-    with pytest.raises(PilotTalError, match="must be"):
+    with pytest.raises(UserError, match="must be"):
         other.import_tensors({**exported, name: torch.zeros(7)})
     del exported[name]
-    with pytest.raises(PilotTalError, match="is missing"):
+    with pytest.raises(UserError, match="is missing"):
         other.import_tensors(exported)
 
 
@@ -133,6 +137,10 @@ def test_names_are_those_of_lamda_pilot():
     assert {"pets.0.key.tokens", "pets_emas.4.val.scaler.scale", "fc.bias"} < names["lae"]
     adapters = {"backbone.adapter_list.1.5.up_proj.bias", "backbone.cur_adapter.0.down_proj.weight"}
     assert adapters | {"fc.weight", "fc.sigma"} < names["mos"]
+    assert names["simplecil"] == {"fc.weight", "fc.sigma"}
+    assert {"backbone.blocks.5.adaptmlp.up_proj.bias", "fc.weight", "fc.sigma", "W_rand"} < names["ranpac"]
+    adapters = {"backbone.adapter_list.0.5.up_proj.bias", "backbone.cur_adapter.0.down_proj.weight"}
+    assert adapters | {"fc.weight", "fc.sigma", "proxy_fc.weight", "proxy_fc.sigma"} < names["ease"]
 
 
 class ViTB(nn.Module):
@@ -146,20 +154,46 @@ class ViTB(nn.Module):
     [("l2p", 199_880), ("dualprompt", 407_240), ("coda_prompt", 3_993_800), ("mos", 458_120)],
 )
 def test_trainable_parameters_of_vit_b_with_200_classes(method, count):
-    learner = build_learner(method, ViTB(), load_method_config(method), 200, 10)
+    learner = build_learner(method, ViTB(), method_config(method), 200, 10)
     assert sum(p.numel() for group in learner.param_groups() for p in group["params"]) == count
     assert sum(p.numel() for p in learner.parameters() if p.requires_grad) == count
 
 
 def test_trainable_parameters_of_lae_grow():
-    learner = build_learner("lae", ViTB(), load_method_config("lae"), 200, 10)
+    learner = build_learner("lae", ViTB(), method_config("lae"), 200, 10)
     for index in range(3):
         learner.begin_task(task_info((20,) * 10, index))
         trainable = sum(p.numel() for p in learner.parameters() if p.requires_grad)
         assert trainable == 76_810 + 769 * 20 * (index + 1)
 
 
-@pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt"])
+@pytest.mark.parametrize(("method", "changes", "tasks"), [("ranpac", {"M": 4}, 1), ("ease", {}, 2)])
+def test_trainable_parameters_of_adapters_and_a_classifier_of_the_task(method, changes, tasks):
+    learner = build_learner(method, ViTB(), method_config(method, **changes), 200, 10)
+    for index in range(tasks):
+        learner.begin_task(task_info((20,) * 10, index))
+        trainable = sum(p.numel() for group in learner.param_groups() for p in group["params"])
+        assert trainable == 12 * (2 * 768 * 64 + 64 + 768) + 20 * 768 + 1
+
+
+@both
+def test_a_loss_is_used_where_a_learner_says_so(method, fidelity):
+    sizes = (2, 2)
+    changes = [{}] + [{"adapter": False}] * (method == "ranpac")
+    for settings in changes:
+        learner = make(method, sizes, fidelity, **settings)
+        steps = [0, 0]
+
+        def count(info, learner=learner, steps=steps):
+            steps[learner.task.index] += 1
+
+        for index in range(2):
+            train(learner, sizes, index, on_step=count)
+        assert (sum(steps) > 0) == LEARNERS[method].trains(learner.config)
+        assert (steps[1] > 0) == (method not in ("simplecil", "ranpac"))
+
+
+@pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt", "simplecil"])
 def test_query_features_are_computed_once_a_run(method, monkeypatch):
     sizes = (3, 2)
     learner = trained(method, sizes)
@@ -177,7 +211,7 @@ def test_query_features_are_computed_once_a_run(method, monkeypatch):
     assert asked[-1] == 2
 
 
-@every
+@pytest.mark.parametrize("method", WHOLE_HEADS)
 def test_old_and_future_classes_stay_out_of_the_loss(method):
     """Slicing equals masking: other rows of the classifier get no gradient from the loss."""
     sizes = (2, 2, 2)
@@ -226,34 +260,39 @@ def test_the_original_loses_its_scheduler_after_the_first_task(method):
 
 
 @every
-def test_precision_does_not_change_a_cpu(method):
-    results = []
-    for precision in ("fp32", "bf16", "fp16", "tf32"):
-        torch.manual_seed(0)
-        learner = make(method, (2, 1), tuned_epoch=1)
-        train(learner, (2, 1), 0, precision=precision)
-        results.append(learner.checkpoint_state())
-    for other in results[1:]:
-        assert_same(results[0], other)
+def test_half_precision_leaves_tensors_in_float32_and_scores_almost_the_same(method):
+    sizes = (2, 2)
+    torch.manual_seed(0)
+    learner = make(method, sizes, "fixed")
+    for index in range(2):
+        train(learner, sizes, index, precision="bf16")
+    for name, tensor in learner.checkpoint_state().items():
+        assert tensor.isfinite().all() and tensor.dtype in (torch.float32, torch.long), name
+    x, _ = test_images(sizes)
+    exact = learner.scores(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = learner.scores(x)
+    assert not torch.equal(half, exact)
+    assert (half - exact).abs().mean() < 0.05 * exact.abs().max()  # a prompt picked otherwise moves single rows
 
 
 def test_wrong_use_is_one_sentence():
-    config = load_method_config("l2p", overrides=SMALL["l2p"])
+    config = method_config("l2p")
     backbone = tiny_vit()
-    with pytest.raises(PilotTalError, match="did you mean 'l2p'"):
+    with pytest.raises(UserError, match="did you mean 'l2p'"):
         build_learner("l2pp", backbone, config, 4, 2)
-    with pytest.raises(PilotTalError, match="did you mean 'fixed'"):
+    with pytest.raises(UserError, match="did you mean 'fixed'"):
         build_learner("l2p", backbone, config, 4, 2, fidelity="fixd")
-    with pytest.raises(PilotTalError, match="mos needs a MOSConfig, got L2PConfig"):
+    with pytest.raises(UserError, match="mos needs a MOSConfig, got PoolConfig"):
         build_learner("mos", backbone, config, 4, 2)
-    with pytest.raises(PilotTalError, match="5 tasks cannot share 4 classes"):
+    with pytest.raises(UserError, match="5 tasks cannot share 4 classes"):
         build_learner("l2p", backbone, config, 4, 5)
     learner = build_learner("l2p", backbone, config, 4, 2)
-    with pytest.raises(PilotTalError, match="not begun a task"):
+    with pytest.raises(UserError, match="not begun a task"):
         learner.scores(torch.randn(1, 3, 8, 8))
-    with pytest.raises(PilotTalError, match="cannot follow 0 tasks"):
+    with pytest.raises(UserError, match="cannot follow 0 tasks"):
         learner.begin_task(task_info((2, 2), 1))
-    with pytest.raises(PilotTalError, match="unknown precision 'fp8'"):
+    with pytest.raises(UserError, match="unknown precision 'fp8'"):
         train(learner, (2, 2), 0, precision="fp8")
-    with pytest.raises(PilotTalError, match="lacks 'stops'"):
+    with pytest.raises(UserError, match="lacks 'stops'"):
         learner.load_checkpoint_state({})

@@ -1,13 +1,12 @@
 """The particulars of each learner, against formulas written out."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from learner_world import images, make, task_info, test_images, tiny_vit, train, trained
+from helpers.vit import tiny_vit
+from learner_world import images, make, task_info, test_images, train, trained
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 from pilot_tal.learners.coda_prompt import attended_cosine, coda_factor, gram_schmidt, orthogonality
 from pilot_tal.learners.dualprompt import e_prefixes
 from pilot_tal.learners.pool import pick, vote
@@ -133,9 +132,9 @@ def test_gram_schmidt(shape):
     assert torch.equal(second[:3], trained_rows.flatten(1)[:3])
     torch.testing.assert_close(second[3:6].norm(dim=1), torch.ones(3))
     assert second[6:].abs().sum() == 0
-    with pytest.raises(PilotTalError, match="component is zero"):
+    with pytest.raises(UserError, match="component is zero"):
         gram_schmidt(torch.zeros(shape), 3, 6)
-    with pytest.raises(PilotTalError, match="no room for 3 orthogonal components in 2"):
+    with pytest.raises(UserError, match="no room for 3 orthogonal components in 2"):
         gram_schmidt(torch.zeros(4, 2), 0, 3)
 
 
@@ -170,7 +169,7 @@ def test_coda_ortho_term_reaches_the_loss():
     _, aux = learner.observe(images(learner.task)[0])
     parts = (*learner.prompts, *learner.keys, *learner.attentions)
     torch.testing.assert_close(aux, 0.5 * sum(orthogonality(rows) for rows in parts))
-    with pytest.raises(PilotTalError, match="a pool of 2 components is too small for 3 tasks"):
+    with pytest.raises(UserError, match="a pool of 2 components is too small for 3 tasks"):
         make("coda_prompt", (1, 1, 1), prompt_param=[2, 4, 0])
 
 
@@ -199,8 +198,7 @@ def test_lae_offline_is_the_running_mixture():
     train(learner, (3,), 0, on_step=follow)
     for offline, mixture in zip(learner.pets_emas.parameters(), expected, strict=True):
         torch.testing.assert_close(offline, mixture)
-    frozen_weight = 0.9999**2000
-    assert math.isclose(frozen_weight, 0.82, abs_tol=0.01) and steps == 6
+    assert steps == 6
 
 
 @pytest.mark.parametrize(("fidelity", "frozen_first_task"), [("pilot", True), ("fixed", False)])

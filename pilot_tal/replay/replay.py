@@ -7,15 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from data_lt.errors import UserError, sentence
 from pilot_tal.backbone import FrozenViT, build_from_state
-from pilot_tal.errors import PilotTalError
-from pilot_tal.learners import Learner, build_learner
-from pilot_tal.learners.mos import MOS
-from pilot_tal.losses import build_loss
-from pilot_tal.recorded import RecordedMOS, RecordedTAL, recorded_centroids
-from pilot_tal.recording import Recording, read_recording
-from pilot_tal.tal import TAL
-from pilot_tal.training import Criterion, train_task
+from pilot_tal.engine.loop import train_task
+from pilot_tal.learners import Learner
+from pilot_tal.losses import TaskLoss, build_loss
+from pilot_tal.replay.recorded import RecordedMOS, RecordedTAL, new_rows, recorded_learner, statistics
+from pilot_tal.replay.recording import Recording, read_recording
 
 LOSS_TOLERANCE = 1e-4
 STATE_TOLERANCE = 1e-3
@@ -54,48 +52,56 @@ def replay_file(path: str | Path) -> Iterator[TaskReport]:
     """Plays one recording, loss by loss and task by task."""
     recording = read_recording(path)
     if not recording.losses:
-        raise PilotTalError(f"{path} holds no recorded losses (ce.task0.losses or tal.task0.losses)")
+        raise UserError(f"{path} holds no recorded run (nothing under ce.task0, tal.task0 or none.task0)")
     meta = recording.meta
     backbone = build_from_state(recording.group("vit."), meta["heads"], name=str(path))
     shape = {"dim": backbone.dim, "depth": backbone.depth, "img": backbone.img_size[0]}
     for name, value in shape.items():
         if meta[name] != value:
-            raise PilotTalError(f"{path}: meta says {name}={meta[name]}, the ViT's tensors say {value}")
-    for loss in recording.losses:
-        yield from _replay_loss(recording, backbone, loss)
+            raise UserError(f"{path}: meta says {name}={meta[name]}, the ViT's tensors say {value}")
+    try:
+        for loss in recording.losses:
+            yield from _replay_loss(recording, backbone, loss)
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} cannot be replayed, its arrays do not fit: {sentence(error)[:150]}") from error
 
 
 def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterator[TaskReport]:
     meta, config = recording.meta, recording.config()
-    shape = (backbone, config, sum(recording.sizes), len(recording.sizes), meta["fidelity"])
-    recorded_mos = meta["method"] == "mos" and meta["fidelity"] == "fixed"
-    learner = RecordedMOS(*shape) if recorded_mos else build_learner(meta["method"], *shape)
+    sizes = recording.sizes
+    learner = recorded_learner(meta["method"])(backbone, config, sum(sizes), len(sizes), meta["fidelity"])
     learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
-    for index in range(len(recording.sizes)):
-        task = recording.task(index)
-        criterion = _criterion(recording, loss)
-        seen_losses: list[Tensor] = []
-        train_task(
-            learner,
-            criterion,
-            task,
-            lambda epoch, index=index: recording.train_batches(index),
-            epochs=meta["epochs"],
-            config=config,
-            device="cpu",
-            on_begin=lambda index=index: _write_new_rows(learner, recording, index),
-            on_step=lambda info, seen=seen_losses: seen.append(info.loss),
-        )
-        _inject_draws(learner, recording, loss, index)
-        learner.end_task(lambda index=index: recording.train_batches(index))
-        yield _compare(recording, learner, criterion, loss, index, torch.stack(seen_losses))
+    for index in range(len(sizes)):
+        yield _replay_task(recording, learner, loss, index)
 
 
-def _criterion(recording: Recording, loss: str) -> Criterion:
-    if loss == "ce":
-        return build_loss("ce")
+def _replay_task(recording: Recording, learner: Learner, loss: str, index: int) -> TaskReport:
+    criterion = _criterion(recording, loss)
+    losses: list[Tensor] = []
+    train_task(
+        learner,
+        criterion,
+        recording.task(index),
+        lambda epoch: recording.train_batches(index),
+        epochs=recording.meta["epochs"],
+        config=learner.config,
+        device="cpu",
+        on_begin=lambda: _write_new_rows(learner, recording, index),
+        on_step=lambda info: losses.append(info.loss),
+    )
+    if isinstance(learner, RecordedMOS):
+        learner.recorded = recording.group(f"{loss}.task{index}.")
+    learner.end_task(lambda: recording.train_batches(index))
+    return _compare(recording, learner, criterion, loss, index, losses)
+
+
+def _criterion(recording: Recording, loss: str) -> TaskLoss:
+    if loss != "tal":
+        return build_loss("ce")  # which a learner that trains nothing never asks
     meta = recording.meta
-    return RecordedTAL(TAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64))
+    return RecordedTAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -103,30 +109,14 @@ def _write_new_rows(learner: Learner, recording: Recording, index: int) -> None:
     """Puts the recorded draws in the place of our own: the rows that are new in this task."""
     own = learner.named_tensors()
     for name, rows in recording.group(f"begin{index}.").items():
-        if name not in own or own[name][learner.new_rows()].shape != rows.shape:
-            raise PilotTalError(f"{recording.path}: begin{index}.{name} {list(rows.shape)} does not fit the learner")
-        own[name][learner.new_rows()] = rows
-
-
-def _inject_draws(learner: Learner, recording: Recording, loss: str, index: int) -> None:
-    """Hands what MOS drew at the end of the task to the learner: centroids, and alignment batches by epoch."""
-    if not isinstance(learner, MOS):
-        return
-    arrays = recording.group(f"{loss}.task{index}.")
-    if isinstance(learner, RecordedMOS):
-        learner.recorded = recorded_centroids(arrays)
-    epochs = learner.config.crct_epochs
-    if index == 0 or epochs == 0:
-        return
-    if "align.features" not in arrays or len(arrays["align.features"]) % epochs:
-        raise PilotTalError(f"{recording.path}: {loss}.task{index}.align needs batches for {epochs} epochs")
-    by_epoch = zip(arrays["align.features"].chunk(epochs), arrays["align.labels"].chunk(epochs), strict=True)
-    epoch_batches = [list(zip(features, labels, strict=True)) for features, labels in by_epoch]
-    learner.draws = epoch_batches.__getitem__
+        place = own[name][new_rows(learner, own[name], len(rows))] if name in own else None
+        if place is None or place.shape != rows.shape:
+            raise UserError(f"{recording.path}: begin{index}.{name} {list(rows.shape)} does not fit the learner")
+        place.copy_(rows)
 
 
 def _compare(
-    recording: Recording, learner: Learner, criterion: Criterion, loss: str, index: int, losses: Tensor
+    recording: Recording, learner: Learner, criterion: TaskLoss, loss: str, index: int, losses: list[Tensor]
 ) -> TaskReport:
     prefix = f"{loss}.task{index}."
     problems: list[str] = []
@@ -134,15 +124,14 @@ def _compare(
     own: dict[str, Tensor] = dict(learner.named_tensors())
     for name in sorted(own.keys() - expected.keys()):
         problems.append(f"not recorded: {name}")
-    extra = {"statistics": learner.statistics(), "loss": {}}
+    extra = statistics(learner)
     if isinstance(criterion, RecordedTAL):
-        extra["loss"] = {"Q": criterion.tal.Q, "alpha": torch.as_tensor(criterion.tal.alpha)}
-    for values in extra.values():
-        for name, value in values.items():
-            if f"{prefix}{name}" in recording.arrays:
-                expected[name], own[name] = recording.tensor(f"{prefix}{name}"), value
+        extra |= {"Q": criterion.Q, "alpha": torch.as_tensor(criterion.alpha)}
+    for name, value in extra.items():
+        if f"{prefix}{name}" in recording.arrays:
+            expected[name], own[name] = recording.tensor(f"{prefix}{name}"), value
     differences = {name: _difference(own, name, value, problems) for name, value in expected.items()}
-    worst = max(differences, key=differences.get, default="")
+    worst = max(differences, key=lambda name: differences[name], default="")
     scores, predictions, true = _scores(recording, learner, index)
     recorded = {name: recording.tensor(f"{prefix}eval.{name}") for name in ("scores", "pred", "true")}
     if not torch.equal(true, recorded["true"]):
@@ -153,7 +142,7 @@ def _compare(
         fidelity=recording.meta["fidelity"],
         loss=loss,
         task=index,
-        losses=_distance(losses, recording.tensor(f"{prefix}losses")),
+        losses=_losses_apart(losses, recording.group(f"{prefix}losses").get("")),
         states=differences.get(worst, 0.0),
         scores=_distance(scores, recorded["scores"]),
         predictions=torch.equal(predictions, recorded["pred"]),
@@ -174,6 +163,11 @@ def _difference(own: Mapping[str, Tensor], name: str, expected: Tensor, problems
         problems.append(f"no such tensor: {name}")
         return 0.0
     return _distance(own[name], expected)
+
+
+def _losses_apart(own: list[Tensor], expected: Tensor | None) -> float:
+    """Distance of the losses of all steps; a task without any has none recorded."""
+    return _distance(torch.stack(own) if own else torch.zeros(0), torch.zeros(0) if expected is None else expected)
 
 
 def _distance(own: Tensor, expected: Tensor) -> float:

@@ -1,0 +1,1 @@
+"""Recorded runs of the original learners, played through ours."""
