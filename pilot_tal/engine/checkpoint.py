@@ -1,16 +1,22 @@
-"""What a run needs to go on after a finished task: tensors as safetensors, the rest as JSON."""
+"""What a run needs to go on after a finished task, and a user to use its model: safetensors and one JSON file.
+
+`taskNN.learner.safetensors` stays for every task; `taskNN.cache.safetensors`, which only resuming needs, for the last.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import atomic_path, checksum, read_json, write_json
+from data_lt.errors import UserError
+from data_lt.files import atomic_path, checksum, read_json, write_json
+from pilot_tal.record.run_dir import damaged
 
-FORMAT = 1
+FORMAT = 2
+LATEST = "latest.json"
 
 
 @dataclass(frozen=True)
@@ -23,58 +29,78 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Writes the checkpoint; the one before is removed only after the new one is complete."""
-    name = f"task{checkpoint.tasks_done - 1:02d}"
-    files = {}
+    """Writes the checkpoint; what is not needed any more is removed only after it is complete."""
+    done = checkpoint.tasks_done
+    files = _known(folder)["files"] if done > 1 else {}
+    files = {name: seal for name, seal in files.items() if name.endswith(".learner.safetensors") and name < _name(done)}
     for part in ("learner", "cache"):
-        file = f"{name}.{part}.safetensors"
-        tensors = getattr(checkpoint, part).items()
-        with atomic_path(folder / file) as temporary:  # safetensors wants whole tensors with memory of their own
-            try:
-                save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors}, temporary)
-            except SafetensorError as error:  # what safetensors makes of a full disk
-                raise PilotTalError(f"cannot write {folder / file}: {error}") from error
-        files[part] = {"file": file, "sha256": checksum(folder / file)}
-    write_json(folder / "latest.json", {"format": FORMAT, "tasks_done": checkpoint.tasks_done, "files": files})
-    for old in folder.glob("task*.safetensors"):
-        if old.name not in {entry["file"] for entry in files.values()}:
-            old.unlink()
+        tensors = getattr(checkpoint, part)
+        if tensors:
+            name = f"{_name(done)}.{part}.safetensors"
+            _write(folder / name, tensors)
+            files[name] = checksum(folder / name)
+    write_json(folder / LATEST, {"format": FORMAT, "tasks_done": done, "files": files})
+    clean_checkpoint(folder)
 
 
-def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The last complete checkpoint, or None if there is none.
+def clean_checkpoint(folder: Path) -> None:
+    """Removes tensors that the last complete checkpoint does not name."""
+    if (folder / LATEST).is_file():
+        files = _known(folder)["files"]
+        for old in folder.glob("*.safetensors"):
+            if old.name not in files:
+                old.unlink()
+
+
+def load_checkpoint(folder: Path, task: int | None = None) -> Checkpoint | None:
+    """The last complete checkpoint, or None if there is none; with `task`, the learner as it was after that many tasks.
 
     Raises:
-        PilotTalError: the checkpoint is damaged.
+        UserError: the checkpoint is damaged, or there is none of that task.
     """
-    if not (folder / "latest.json").is_file():
+    if not (folder / LATEST).is_file():
         return None
-    latest = read_json(folder / "latest.json")
-    advice = f"remove {folder} to start this run anew"
+    known = _known(folder)
+    done = known["tasks_done"] if task is None else task
+    learner, cache = (f"{_name(done)}.{part}.safetensors" for part in ("learner", "cache"))
+    if learner not in known["files"]:
+        raise UserError(f"{folder.parent} has no model after task {done}; it has been through {known['tasks_done']}")
+    kept = _read(folder, cache, known["files"]) if cache in known["files"] and task is None else {}
+    return Checkpoint(done, _read(folder, learner, known["files"]), kept)
+
+
+def _name(done: int) -> str:
+    return f"task{done - 1:02d}"
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    """What `latest.json` says, if it makes sense."""
+    file = folder / LATEST
     try:
-        if latest["format"] != FORMAT:
-            raise PilotTalError(f"{folder} holds a checkpoint of another version; {advice}")
-        done, files = int(latest["tasks_done"]), latest["files"]
-        parts = {part: _read(folder, files[part], advice) for part in ("learner", "cache")}
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, PilotTalError):
-            raise
-        raise PilotTalError(f"{folder / 'latest.json'} is damaged; {advice}") from error
-    return Checkpoint(done, **parts)
+        content = read_json(file)
+    except UserError as error:
+        raise damaged(file, str(error).removeprefix(f"{file} is ")[:80]) from error
+    files = content.get("files") if isinstance(content, dict) else None
+    done = content.get("tasks_done") if isinstance(content, dict) else None
+    sealed = isinstance(files, dict) and all(isinstance(seal, str) for seal in files.values())
+    if not sealed or type(done) is not int or done < 1 or content.get("format") != FORMAT:
+        raise damaged(file, f"it must be of format {FORMAT} and name the tasks done and their files")
+    return content
 
 
-def drop_cache(folder: Path) -> None:
-    """Empties the feature cache of a finished run: only resuming needs it."""
-    latest = load_checkpoint(folder)
-    if latest is not None and latest.cache:
-        save_checkpoint(folder, Checkpoint(latest.tasks_done, latest.learner, {}))
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    with atomic_path(path) as temporary:  # safetensors wants whole tensors with memory of their own
+        try:
+            save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}, temporary)
+        except SafetensorError as error:  # what safetensors makes of a full disk
+            raise UserError(f"cannot write {path}: {error}") from error
 
 
-def _read(folder: Path, entry: dict[str, str], advice: str) -> dict[str, Tensor]:
-    path = folder / Path(entry["file"]).name  # a name, never a path out of the folder
-    if not path.is_file() or checksum(path) != entry["sha256"]:
-        raise PilotTalError(f"the checkpoint {path} is missing or damaged; {advice}")
+def _read(folder: Path, name: str, files: dict[str, str]) -> dict[str, Tensor]:
+    path = folder / Path(name).name  # a name, never a path out of the folder
+    if not path.is_file() or checksum(path) != files[name]:
+        raise damaged(path, "it is missing, or its checksum does not fit")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise PilotTalError(f"the checkpoint {path} cannot be read ({error}); {advice}") from error
+        raise damaged(path, str(error)[:80]) from error

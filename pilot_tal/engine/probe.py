@@ -5,9 +5,8 @@ import time
 
 import torch
 
+from pilot_tal.engine.loop import evaluate, train_task
 from pilot_tal.engine.run import Run
-from pilot_tal.losses import build_loss
-from pilot_tal.training import evaluate, train_task
 
 WARM_UP, TIMED = 1, 3
 
@@ -30,18 +29,18 @@ def estimate(run: Run) -> float:
     with torch.random.fork_rng(devices=[]):
         train_task(
             learner,
-            build_loss(run.config.loss, **run.config.loss_options).to(device),
+            run.criterion(),
             task,
             batches,
             epochs=1,
             config=settings,
             device=device,
-            precision=run.config.precision,
+            precision=run.config.settings.precision,
             on_step=on_step,
         )
         learner.end_task(lambda: ((x.to(device), y.to(device)) for x, y, _ in _few(run)))
         start = time.perf_counter()
-        tested = len(evaluate(learner, _few(run), device, run.config.precision)[0])
+        tested = len(evaluate(learner, _few(run), device, run.config.settings.precision)[0])
         an_image = (time.perf_counter() - start) / max(1, tested)
     a_step = (times[-1] - times[WARM_UP - 1]) / TIMED
     steps = sum(run.steps(task) for task in run.tasks)

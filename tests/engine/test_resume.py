@@ -1,20 +1,17 @@
-"""Broken off at any moment and started again, a run ends as if nothing had happened."""
+"""Broken off at any moment and started again, a run ends as if nothing had happened, in every one of its files."""
 
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-import torch
-from safetensors.torch import load_file
-from tiny import command, make_images, process, result_files, settings
+from helpers.cli import command, process
+from helpers.images import make_images
+from helpers.tiny import result_files, settings
 
-from pilot_tal.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pilot_tal.errors import PilotTalError
-from pilot_tal.rundir import find_runs, load_run
+from pilot_tal.learners import FIDELITIES, LEARNERS
+from pilot_tal.record.run_dir import find_runs, load_run
 
 
 @pytest.fixture(scope="module")
@@ -22,57 +19,61 @@ def images(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("images"))
 
 
-class Broken(Exception):
+class Broken(BaseException):
     """Stands for a power cut."""
 
 
-METHODS = [
-    ("l2p", "pilot"),
-    ("dualprompt", "fixed"),
-    ("coda_prompt", "pilot"),
-    ("lae", "fixed"),
-    ("mos", "fixed"),
-    ("mos", "pilot"),
-]
+CASES = [(method, FIDELITIES[number % 2]) for number, method in enumerate(LEARNERS)] + [("mos", "pilot")]
 
 
-@pytest.mark.parametrize(("method", "fidelity"), METHODS)
+@pytest.mark.parametrize(("method", "fidelity"), dict.fromkeys(CASES))
 def test_resumed_equals_uninterrupted(method, fidelity, images, tmp_path, monkeypatch):
-    """Breaks before one file after the other is put in its place."""
+    """Breaks before one file after the other is put in its place, removed or written."""
     wanted = ["tasks=3", "batch_size=5", "loss=tal", f"fidelity={fidelity}"]
     arguments = ("run", method, "folder_lt")
-    assert command(*arguments, *settings(images, tmp_path / "whole", *wanted), "--quick")[0] == 0
+    status, printed = command(*arguments, *settings(images, tmp_path / "whole", *wanted), "--quick")
+    assert status == 0, printed
     (whole,) = find_runs([tmp_path / "whole"])
 
-    replace = os.replace
-    moments = iter(range(1, 1000, 3))
-    count = {"left": next(moments)}
+    count = {"left": 0}
+    replace, unlink = os.replace, os.unlink
 
-    def breaking(self, target):
+    def moment():
         count["left"] -= 1
         if count["left"] < 0:
             raise Broken
+
+    def breaking_replace(self, target):
+        moment()
         return replace(self, target)
 
+    def breaking_unlink(self, missing_ok=False):
+        if self.suffix == ".safetensors":
+            moment()
+        if self.exists() or not missing_ok:
+            unlink(self)
+
     broken_settings = settings(images, tmp_path / "broken", *wanted)
-    starts = 0
+    starts, moments = 0, iter(range(1, 1000, 3))
     with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.replace", breaking)
+        patch.setattr("pathlib.Path.replace", breaking_replace)
+        patch.setattr("pathlib.Path.unlink", breaking_unlink)
         while True:
-            starts += 1
+            starts, count["left"] = starts + 1, next(moments)
             try:
-                assert command(*arguments, *broken_settings, "--quick")[0] == 0
+                status, printed = command(*arguments, *broken_settings, "--quick")
+                assert status == 0, printed
                 break
             except Broken:
-                count["left"] = next(moments)
+                continue
     (broken,) = find_runs([tmp_path / "broken"])
     assert starts > 3
     assert result_files(broken) == result_files(whole)
 
 
 def test_killed_at_random_moments(images, tmp_path):
-    """A real process under SIGKILL."""
-    wanted = ["tasks=3", "loss=tal", "epochs=4"]
+    """A real process under SIGKILL, with workers; the next one starts at once."""
+    wanted = ["tasks=3", "loss=tal", "epochs=4", "workers=1"]
     arguments = ("run", "l2p", "folder_lt")
     assert command(*arguments, *settings(images, tmp_path / "whole", *wanted))[0] == 0
     (whole,) = find_runs([tmp_path / "whole"])
@@ -92,52 +93,62 @@ def test_killed_at_random_moments(images, tmp_path):
     (killed,) = find_runs([tmp_path / "killed"])
     assert result_files(killed) == result_files(whole)
     assert "resumed after task" in (killed / "log.txt").read_text()
-    assert len(load_run(killed).environment["resumed"]) == 2
+    assert len(load_run(killed).record.environment) == 3
 
 
-def some_state(value):
-    return Checkpoint(int(value), {"a": torch.full((3,), value)}, {"b": torch.full((2,), value)})
+def stopped_after_one_task(images, output, monkeypatch, *more):
+    """A run that was broken off in its second task."""
+    wanted = settings(images, output, "loss=tal", *more)
+    evaluate, calls = __import__("pilot_tal.engine.run", fromlist=["evaluate"]).evaluate, []
 
+    def breaking(*arguments):
+        calls.append(1)
+        if len(calls) > 1:
+            raise Broken
+        return evaluate(*arguments)
 
-NO_ROOM = """
-import resource, signal, sys
-from pathlib import Path
-import torch
-from pilot_tal.engine.checkpoint import Checkpoint, save_checkpoint
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-save_checkpoint(Path(sys.argv[1]), Checkpoint(2, {"a": torch.zeros(5000)}, {}))
-"""
-
-
-def test_a_full_disk_is_said_and_the_last_checkpoint_still_loads(tmp_path):
-    """A real limit on what may be written, in a process of its own."""
-    save_checkpoint(tmp_path, some_state(1.0))
-    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(tmp_path)], capture_output=True, text=True)
-    assert "PilotTalError: cannot write" in done.stderr.splitlines()[-1] and "task01" in done.stderr
-    assert load_checkpoint(tmp_path).tasks_done == 1
-    assert load_checkpoint(tmp_path).learner["a"].tolist() == [1.0] * 3
-    assert not list(tmp_path.glob(".*tmp"))
-    save_checkpoint(tmp_path, some_state(2.0))
-    assert load_checkpoint(tmp_path).tasks_done == 2
-    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("pilot_tal.engine.run.evaluate", breaking)
+        with pytest.raises(Broken):
+            command("run", "l2p", "folder_lt", *wanted, "--quick")
+    (run,) = find_runs([output])
+    return run, wanted
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("steps.jsonl", b"{"), ("tal.jsonl", b"\xff\xfe"), ("tal.jsonl", b"[1]"), ("environment.json", b"[]")],
+    "name", ["steps/task00.jsonl", "states/task00.jsonl", "predictions/task00.csv", "result.json", "run.json"]
 )
-def test_a_damaged_log_is_said_before_training_goes_on(name, content, images, tmp_path, monkeypatch):
-    wanted = settings(images, tmp_path, "loss=tal")
-    with monkeypatch.context() as patch:
-        patch.setattr("pilot_tal.engine.run.Run._write_result", lambda self, done: (_ for _ in ()).throw(Broken))
-        with pytest.raises(Broken):
-            command("run", "l2p", "folder_lt", *wanted, "--quick")
-    (run,) = find_runs([tmp_path])
-    (run / name).write_bytes(content)
-    (run / ".folder.tmp").mkdir()
+@pytest.mark.parametrize("damage", ["cut", "removed"])
+def test_damage_is_said_before_training_goes_on(name, damage, images, tmp_path, monkeypatch):
+    run, wanted = stopped_after_one_task(images, tmp_path, monkeypatch)
+    lines = (run / name).read_bytes().splitlines(keepends=True)
+    (run / name).write_bytes(b"".join(lines[:-1]))
+    if damage == "removed":
+        (run / name).unlink()
     status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick")
-    assert status == 2 and f"remove {run} to start this run anew" in printed.replace("\n", " "), printed
+    if (name, damage) == ("run.json", "removed"):
+        assert status == 2 and "is not a run directory" in printed
+    else:
+        assert status == 2 and f"remove {run} to start this run anew" in printed.replace("\n", " "), printed
+
+
+def test_another_number_of_threads_is_said(images, tmp_path, monkeypatch):
+    _, wanted = stopped_after_one_task(images, tmp_path, monkeypatch)
+    assert "this run began with" not in (tmp_path / "none").name
+    status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick", "threads=2")
+    assert status == 0 and "began with 1 threads and goes on with 2" in printed.replace("\n", " ")
+
+
+def test_what_a_killed_process_left_half_written_is_removed(images, tmp_path, monkeypatch):
+    run, wanted = stopped_after_one_task(images, tmp_path, monkeypatch)
+    for name in (".result.json.x.tmp", "checkpoint/.task01.x.tmp", "predictions/.task01.csv.y.tmp"):
+        (run / name).write_bytes(b"half")
+    (run / ".folder.tmp").mkdir()
+    assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
+    assert not [file for file in run.rglob("*.tmp") if file.is_file()]
+    (run / ".late.tmp").write_bytes(b"left in the last moment")
+    assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
+    assert not (run / ".late.tmp").exists()
 
 
 def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
@@ -145,30 +156,3 @@ def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
     blocked.write_text("not a directory")
     status, printed = command("run", "l2p", "folder_lt", *settings(images, blocked), "--quick")
     assert status == 2 and f"error: cannot write to {blocked}" in printed
-
-
-def test_a_damaged_or_escaping_checkpoint_is_refused(tmp_path):
-    folder = tmp_path / "checkpoint"
-    save_checkpoint(folder, some_state(1.0))
-    file = folder / "task00.learner.safetensors"
-    file.write_bytes(file.read_bytes()[:-1] + b"\x00")
-    with pytest.raises(PilotTalError, match=r"task00.learner.safetensors is missing or damaged; remove"):
-        load_checkpoint(folder)
-    (folder / "latest.json").write_text('{"format": 1, "tasks_done": 1, "files": 5}')
-    with pytest.raises(PilotTalError, match=r"latest\.json is damaged"):
-        load_checkpoint(folder)
-    outside = tmp_path / "task00.learner.safetensors"
-    outside.write_bytes(b"secret")
-    (folder / "latest.json").write_text(
-        '{"format": 1, "tasks_done": 1, "files": {"learner": {"file": "../task00.learner.safetensors", '
-        '"sha256": "x"}, "cache": {"file": "../x", "sha256": "x"}}}'
-    )
-    with pytest.raises(PilotTalError, match=r"checkpoint/task00.learner.safetensors is missing or damaged"):
-        load_checkpoint(folder)
-
-
-def test_the_finished_checkpoint_holds_the_learned_tensors_and_no_cache(images, tmp_path):
-    assert command("run", "l2p", "folder_lt", *settings(images, tmp_path), "--quick")[0] == 0
-    (run,) = find_runs([tmp_path])
-    assert load_file(run / "checkpoint" / "task01.cache.safetensors") == {}
-    assert "stops" in load_file(run / "checkpoint" / "task01.learner.safetensors")

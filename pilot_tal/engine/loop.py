@@ -3,26 +3,16 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pilot_tal.errors import unknown_name
-from pilot_tal.learners import Learner, MethodConfig
-from pilot_tal.task import TaskInfo
-
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-
-
-class Criterion(Protocol):
-    """A loss as the loop sees it: told when a task begins, then called on the task's own logits."""
-
-    def begin_task(self, task: TaskInfo) -> None:
-        """Gets ready for a task."""
-
-    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of logits [B, C] against targets 0 … C-1."""
+from data_lt.errors import UserError, unknown_name
+from pilot_tal.learners import Learner, MethodConfig, TrainedConfig
+from pilot_tal.losses import TaskLoss
+from pilot_tal.plan.config import PRECISIONS
+from pilot_tal.stream.task import TaskInfo
 
 
 @dataclass(frozen=True)
@@ -38,7 +28,7 @@ class StepInfo:
 
 def train_task(
     learner: Learner,
-    criterion: Criterion,
+    criterion: TaskLoss,
     task: TaskInfo,
     batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
     *,
@@ -59,17 +49,20 @@ def train_task(
         epochs: Number of epochs.
         config: Optimizer and weight decay.
         device: Where the batches go.
-        precision: Arithmetic on CUDA (fp32, tf32, bf16, fp16); a CPU always computes in float32.
+        precision: Arithmetic: fp32 and bf16 on any device, tf32 and fp16 on CUDA.
         on_begin: Called when learner and loss are ready and the optimizer is not yet built.
         on_step: Called after every step.
     """
     device = torch.device(device)
-    check_precision(precision)
+    check_precision(precision, device)
     learner.begin_task(task)
     criterion.begin_task(task)
     if on_begin is not None:
         on_begin()
-    optimizer = build_optimizer(learner.param_groups(), config)
+    groups = learner.param_groups()
+    if not groups or not isinstance(config, TrainedConfig):
+        return  # the learner trains nothing in this task
+    optimizer = build_optimizer(groups, config)
     bases = [group["lr"] for group in optimizer.param_groups]
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type == "cuda")
     step = 0
@@ -77,6 +70,7 @@ def train_task(
         for group, base in zip(optimizer.param_groups, bases, strict=True):
             group["lr"] = learner.learning_rate(base, epoch, epochs)
         learner.begin_epoch(epoch, epochs)
+        criterion.begin_epoch(epoch, epochs)
         for x, y in batches(epoch):
             x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
             with tensor_cores(device, precision):
@@ -111,30 +105,31 @@ def evaluate(
     return torch.cat(true), torch.cat(predicted).cpu()
 
 
-def build_optimizer(groups: list[dict[str, Any]], config: MethodConfig) -> torch.optim.Optimizer:
+def build_optimizer(groups: list[dict[str, Any]], config: TrainedConfig) -> torch.optim.Optimizer:
     """A fresh optimizer over a learner's groups, with LAMDA-PILOT's settings."""
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, momentum=0.9, weight_decay=config.weight_decay)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, weight_decay=config.weight_decay)
 
 
-def check_precision(precision: str) -> None:
-    """Refuses an unknown name of an arithmetic."""
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuses an unknown name of an arithmetic, and one that the device does not have."""
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
+    if precision in ("tf32", "fp16") and device.type != "cuda":
+        raise UserError(f"precision={precision} needs a CUDA device, and this run is on {device}; use fp32 or bf16")
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Half-precision forward passes on CUDA (bf16, fp16); without effect elsewhere."""
+    """Half-precision forward passes (bf16, fp16)."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    return torch.autocast(device.type, dtype, enabled=dtype is not None and device.type == "cuda")
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 @contextlib.contextmanager
 def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
     """TF32 on CUDA for every precision but fp32, which has none; forward and backward. No effect elsewhere."""
-    check_precision(precision)
     if device.type != "cuda":
         yield
         return

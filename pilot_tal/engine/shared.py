@@ -1,0 +1,59 @@
+"""What the runs of a plan share: the images, the frozen ViT and the device, loaded once."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from data_lt import LongTailedSet, prepare
+from data_lt.errors import UserError
+from pilot_tal.backbone import FrozenViT
+from pilot_tal.backbone.load import load_backbone
+from pilot_tal.plan.config import DataConfig, Machine, RunConfig
+from pilot_tal.stream.store import ImageStore
+
+MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Loaded for one run, and good for every other one on the same images with the same ViT."""
+
+    data: LongTailedSet
+    backbone: FrozenViT
+    store: ImageStore
+    device: torch.device
+    workers: int
+
+
+def find_data(dataset: str, options: DataConfig, data_root: str) -> LongTailedSet:
+    """Finds the images; says what is missing."""
+    values = dict(vars(options))
+    return prepare(dataset, data_root, seed=values.pop("split_seed"), **values)
+
+
+def load_shared(config: RunConfig, machine: Machine, data: LongTailedSet, backbone: FrozenViT | None = None) -> Shared:
+    """Loads the frozen ViT, into the host's memory, unless it is given, and chooses the device.
+
+    Nothing here touches a GPU: a process that has may not be forked.
+    """
+    device = choose_device(machine.device)
+    settings = config.settings
+    backbone = backbone or load_backbone(settings.backbone, settings.weights, settings.img_size)
+    store = ImageStore(data.root, data.frame["path"].tolist(), machine.cache)
+    workers = machine.workers
+    if workers is None:  # a CPU is busy with the ViT; a GPU waits for images
+        workers = min(MOST_WORKERS, torch.get_num_threads()) if device.type == "cuda" else 0
+    return Shared(data, backbone, store, device, workers)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then Apple's MPS, then the CPU."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks the driver without starting CUDA
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    device = torch.device(name)
+    if not available[device.type] or (device.index or 0) >= max(1, torch.cuda.device_count()):
+        raise UserError(f"device={name}: this machine has no {name}; use device=cpu or device=auto")
+    return device

@@ -1,0 +1,350 @@
+"""Several cells at a time on one machine: the same bytes as one after the other, whatever happens to some of them."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.cli import ROOT, command, process
+from helpers.images import make_images
+from helpers.tiny import result_files, settings
+
+from pilot_tal.engine import launch as launching
+from pilot_tal.engine import launch_workers
+from pilot_tal.engine.launch_cells import Cells, labels, plan_of, run_arguments
+from pilot_tal.plan.config import Machine
+from pilot_tal.plan.make import make_plan
+from pilot_tal.record.lease import leased
+from pilot_tal.record.run_dir import find_runs, load_run
+
+FAULTY = f"plugins={Path(__file__).parent / 'faulty.py'}"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(images, tmp_path_factory):
+    """The plan one after the other, with one thread."""
+    output = tmp_path_factory.mktemp("undisturbed")
+    status, printed = command(
+        "compare", "l2p", "folder_lt", *settings(images, output, "jobs=1", "threads=1"), "--quick"
+    )
+    assert status == 0, printed
+    return contents(output)
+
+
+def contents(output: Path) -> dict[str, dict[str, bytes]]:
+    return {run.name: result_files(run) for run in find_runs([output])}
+
+
+def said(output: Path) -> list[str]:
+    """What the logs of all runs say."""
+    return [f"{run.name} {line}" for run in find_runs([output]) for line in (run / "log.txt").read_text().splitlines()]
+
+
+def trained_twice(output: Path) -> list[str]:
+    done = [line for line in said(output) if re.search(r"task \d/\d done", line)]
+    places = [" ".join(line.split()[:3]) for line in done]
+    return [place for place in set(places) if places.count(place) > 1]
+
+
+def test_jobs_do_not_change_a_byte(images, undisturbed, tmp_path):
+    compare = ("compare", "l2p", "folder_lt", *settings(images, tmp_path, "jobs=3"), "--quick")
+    status, printed = command(*compare)
+    assert status == 0, printed
+    assert "6 of 6 runs done" in printed and "report:" in printed
+    assert contents(tmp_path) == undisturbed
+    assert all(load_run(run).record.environment[0]["threads"] == 1 for run in find_runs([tmp_path]))
+    assert trained_twice(tmp_path) == []
+    status, printed = command(*compare)
+    assert status == 0 and "6 of 6 runs are done already" in printed
+
+
+def test_where_processes_are_not_forked(images, undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch_workers, "START", "spawn")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    given = settings(images, tmp_path, "losses=tal", "seeds=1994,1995", "jobs=2")
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--quick")
+    assert status == 0, printed
+    found = contents(tmp_path)
+    assert len(found) == 2 and found == {name: undisturbed[name] for name in found}
+
+
+def test_failures_stand_together_and_the_others_go_on(images, tmp_path):
+    """A sentence, a bug, a process killed once and one killed always, among cells that are well."""
+    ways = "faulty.way=never,sentence,bug,killed,killed_once"
+    wanted = settings(images, tmp_path / "runs", "losses=ce,faulty", "seeds=1", ways, FAULTY, "jobs=2")
+    started = process("compare", "l2p", "folder_lt", *wanted, "--quick", env={"FAULTY": str(tmp_path)})
+    printed = started.communicate(timeout=300)[0]
+    assert started.returncode == 1, printed
+    states = {run.name: load_run(run).finished for run in find_runs([tmp_path / "runs"])}
+    assert sorted(states.values()) == [False] * 3 + [True] * 3
+    assert "faulty.way=killed_once: its process was killed (SIGKILL, as a system out of memory does); tried" in printed
+    ending = printed[printed.index("3 of 6 runs failed:") :]
+    assert "faulty.way=sentence: this loss has had enough\n" in ending
+    assert "faulty.way=bug: RuntimeError: nobody has thought of this\n" in ending
+    assert "faulty.way=killed: its process was killed (SIGKILL, as a system out of memory does), 2 times" in ending
+    logs = [Path(line.split("log: ")[1]) for line in ending.splitlines() if "log: " in line]
+    assert len(logs) == 3 and any("Traceback" in log.read_text() for log in logs)
+    errors = {log.with_name("error.txt").read_text().split()[0] for log in logs}
+    assert errors == {"this", "RuntimeError:", "its"}
+    assert "report:" in printed
+
+    again = next(line.split("again: ")[1] for line in ending.splitlines() if "again: " in line and "sentence" in line)
+    assert "threads=1" in again
+    done = subprocess.run(
+        shlex.split(again), capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 2 and "error: this loss has had enough" in done.stderr
+
+    printed = command("status", tmp_path / "runs", "--json")[1]
+    assert '"this loss has had enough"' in printed and '"failed": 3' in printed and '"done": 3' in printed
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_all_end_within_seconds(sent, expected, images, tmp_path):
+    wanted = settings(images, tmp_path / "runs", "losses=faulty", "faulty.way=sleeps", FAULTY, "jobs=2", "seeds=1,2,3")
+    started = process("compare", "l2p", "folder_lt", *wanted, "--quick", env={"FAULTY": str(tmp_path)})
+    lines = iter(started.stdout)
+    seen = [next(lines)]
+    while sum("task 1/2 done" in line for line in seen) < 2:
+        seen.append(next(lines))
+    time.sleep(0.2)
+    children = children_of(started.pid)
+    assert len(children) == 2
+    before = time.monotonic()
+    started.send_signal(sent)
+    rest = started.communicate(timeout=60)[0]
+    assert time.monotonic() - before < 40  # 5 seconds and what a busy machine adds; the cells would sleep for minutes
+    assert started.returncode == expected, rest
+    assert "stopped; the same command goes on after the last finished task" in rest
+    assert "Traceback" not in rest + "".join(said(tmp_path / "runs"))
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        if int(text.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_workers_end_with_the_process_that_started_them(images, tmp_path):
+    wanted = settings(images, tmp_path / "runs", "losses=faulty", "faulty.way=sleeps", FAULTY, "jobs=2", "seeds=1,2")
+    started = process("compare", "l2p", "folder_lt", *wanted, "--quick", env={"FAULTY": str(tmp_path)})
+    seen = ""
+    while seen.count("task 1/2 done") < 2:
+        seen += started.stdout.readline()
+    children = children_of(started.pid)
+    started.kill()
+    started.wait()
+    started.stdout.close()
+    until = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_cell_of_another_process_is_left_to_it_and_looked_at_again(images, undisturbed, tmp_path):
+    wanted = settings(images, tmp_path, "jobs=2", "threads=1", "losses=tal", "seeds=1993,1994")
+    plan = make_plan("l2p", "folder_lt", wanted, quick=True)
+    busy = Cells(plan).path(plan.runs[0])
+    with pytest.raises(KeyError), leased(busy):
+        started = process("compare", "l2p", "folder_lt", *wanted, "--quick")
+        seen = ""
+        while "1 of 2 runs done" not in seen:
+            line = started.stdout.readline()
+            assert line, seen
+            seen += line
+        assert f"process {os.getpid()})" in seen and "looked at again at the end" in seen
+        raise KeyError
+    rest = started.communicate(timeout=120)[0]
+    assert started.returncode == 0, rest
+    assert (
+        contents(tmp_path) == {name: undisturbed[name] for name in contents(tmp_path)} and len(contents(tmp_path)) == 2
+    )
+
+
+def test_two_comparisons_side_by_side_finish_together(images, undisturbed, tmp_path):
+    wanted = settings(images, tmp_path, "jobs=2")
+    both = [process("compare", "l2p", "folder_lt", *wanted, "--quick") for _ in range(2)]
+    printed = [started.communicate(timeout=300)[0] for started in both]
+    assert [started.returncode for started in both] == [0, 0], printed
+    assert contents(tmp_path) == undisturbed
+    assert trained_twice(tmp_path) == []
+    assert all(len(load_run(run).record.environment) == 1 for run in find_runs([tmp_path]))
+
+
+GRID = ["tasks=2,3", "losses=ce,tal", "tal.lam=0.9,0.99", "seeds=1,2", "batch_size=5", "init_lr=1e-05", "workers=0"]
+
+
+@pytest.mark.parametrize("more", [[], ["init_cls=2", "increment=2"], ["epochs=3", "n_max=5", "order=tail_first"]])
+def test_commands_make_the_same_runs(more, images, tmp_path, monkeypatch):
+    grid = GRID if "init_cls=2" not in more else GRID[1:]
+    wanted = [item for item in settings(images, tmp_path / "a b", *grid, *more) if item not in ("n_max=6",) or not more]
+    plan = make_plan("l2p,mos", "folder_lt", wanted, quick=not more)
+    status, printed = command("compare", "l2p,mos", "folder_lt", *wanted, "--commands", *([] if more else ["--quick"]))
+    lines = printed.splitlines()
+    assert status == 0 and len(lines) == len(plan.runs) == len(set(labels(plan.runs)))
+    for line, config in zip(lines, plan.runs, strict=True):
+        words = shlex.split(line)
+        again = plan_of(words[words.index("run") :])
+        (other,) = again.runs
+        assert Cells(again).path(other) == Cells(plan).path(config)
+        assert again.machine == plan.machine
+    assert not (tmp_path / "a b").exists()
+    monkeypatch.setattr(sys, "argv", [".venv/bin/pilot-tal"])
+    assert launching.command_line("status", "a b") == ".venv/bin/pilot-tal status 'a b'"
+
+
+def test_dry_run_is_a_table(images, tmp_path):
+    wanted = settings(images, tmp_path, "seeds=1", "losses=ce,tal", "tal.r=0.5,1")
+    assert command("run", "l2p", "folder_lt", *settings(images, tmp_path, "seeds=1", "loss=ce"), "--quick")[0] == 0
+    status, printed = command("compare", "l2p", "folder_lt", *wanted, "--dry-run", "--quick")
+    assert status == 0, printed
+    rows = [line for line in printed.splitlines() if " seed 1" in line]
+    assert [re.search(r"\d/2", row).group() for row in rows] == ["2/2", "0/2", "0/2"]
+    assert "tal.r=0.5" in rows[1] and "2 of 3 runs to do, 2 at a time, about" in printed
+
+
+BAD = [
+    ("jobs=0", "jobs must be a whole number from 1"),
+    ("jobs=2,3", "jobs must be"),
+    ("jobs=many", "jobs must be"),
+    ("threads=0", "threads must be"),
+    ("gpus=0", "gpus=0: there is no CUDA device"),
+    ("gpus=0,0", "gpus must not name a value twice"),
+    ("jobs_per_gpu=0", "jobs_per_gpu must be"),
+    ("device=cpu,cuda", "device must be"),
+    ("precision=fp16", "precision=fp16 needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize(("item", "words"), BAD)
+def test_bad_input_is_said_before_anything_starts(item, words, images, tmp_path):
+    given = settings(images, tmp_path / "runs", item)
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--quick")
+    assert status == 2 and words in printed and len(printed.splitlines()) == 1, printed
+    assert not list(tmp_path.glob("runs/folder*"))
+
+
+def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, printed = command("compare", "l2p", "folder_lt", *settings(images, tmp_path / "file"), "--quick")
+    assert status == 2 and "error: cannot write" in printed and len(printed.splitlines()) == 1
+
+
+class TestGpus:
+    """Which GPU a cell gets, on machines that are not here."""
+
+    @pytest.fixture(autouse=True)
+    def _four(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def test_all_or_those_asked_for(self, monkeypatch):
+        assert launching.find_gpus(Machine()) == ["0", "1", "2", "3"]
+        assert launching.find_gpus(Machine(gpus=(3, 1))) == ["3", "1"]
+        assert launching.find_gpus(Machine(device="cuda:2")) == ["2"]
+        assert launching.find_gpus(Machine(device="cpu")) == []
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+        assert launching.find_gpus(Machine(gpus=(1,))) == ["GPU-b"]
+        with pytest.raises(ValueError, match="there is no GPU 2; this machine has 2"):
+            launching.find_gpus(Machine(gpus=(0, 2)))
+
+    def test_places(self, images, tmp_path):
+        def places(*items: str) -> list:
+            plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto", *items))
+            cells = Cells(plan)
+            return launching.find_places(cells, cells.all(), launching.find_gpus(plan.machine))
+
+        assert places() == ["0", "1", "2", "3"]
+        assert places("gpus=1,2", "jobs_per_gpu=2") == ["1", "2", "1", "2"]
+        assert places("jobs=2") == ["0", "1"]
+        assert places("gpus=0,1", "jobs_per_gpu=4") == ["0", "1"] * 3
+        assert launching.find_threads(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto"))) is None
+
+
+def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypatch):
+    def plan(*items: str):
+        return make_plan("l2p", "folder_lt", settings(images, tmp_path, *items))
+
+    assert launching.find_threads(plan()) == 1
+    assert launching.find_threads(plan("threads=3")) == 3
+    assert launching.find_threads(plan("jobs=1")) is None
+    assert launching.find_threads(plan("losses=tal", "seeds=1")) is None
+    monkeypatch.setattr(launching, "_cores", lambda: 64)
+    cells = Cells(plan())
+    every = cells.all()
+
+    def jobs(free: int) -> int:
+        monkeypatch.setattr(launching, "free_memory", lambda: free)
+        return len(launching.find_places(cells, every, []))
+
+    run = cells.run(every[0].config)
+    one = launching.WORKER_BYTES + launching._batch_bytes(run)
+    assert jobs(1 << 50) == 6 and jobs(0) == 1
+    assert jobs(int((cells.shared_bytes() + 3.5 * one) / launching.MEMORY_SHARE)) == 3
+    vit = sum(tensor.nbytes for tensor in run.shared.backbone.state_dict().values())
+    assert cells.shared_bytes() == vit + run.shared.store.decoded_bytes() > vit
+
+
+def test_a_cell_is_pinned_to_its_gpu(tmp_path):
+    """What the worker's process sees, without a GPU."""
+    seen = tmp_path / "seen"
+
+    def make_run():
+        seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+        raise ValueError
+
+    context = launch_workers.multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    arguments = (make_run, send, "GPU-7", 1, False, os.getpid(), tmp_path / "log.txt")
+    worker = context.Process(target=launch_workers._work, args=arguments)
+    worker.start()
+    worker.join()
+    assert seen.read_text() == "GPU-7" and receive.recv() == ("failed", "ValueError")
+
+
+def test_run_arguments_repeat_a_plan_of_every_method(images, tmp_path):
+    plan = make_plan("all", "folder_lt", settings(images, tmp_path))
+    for config in plan.runs:
+        assert plan_of(run_arguments(config, plan.machine)).runs == (config,)
+
+
+def test_the_table_is_one_call(images, tmp_path):
+    """The script as it stands, in a project that is set up already."""
+    project = tmp_path / "project"
+    (project / "scripts").mkdir(parents=True)
+    (project / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "reproduce_table.sh", project / "scripts")
+    (project / "scripts" / "setup.sh").write_text("exit 0\n")
+    python = project / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    given = [item for item in settings(images, tmp_path / "runs", "losses=tal", "seeds=1") if item != "tasks=2"]
+    environment = {"METHODS": "l2p lae", "DATASETS": "folder_lt", "TASKS": "2 3", "PYTHONPATH": str(ROOT)}
+    command = ["bash", str(project / "scripts" / "reproduce_table.sh"), *given, "--quick"]
+    done = subprocess.run(command, env=os.environ | environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [load_run(run).record for run in find_runs([tmp_path / "runs"])]
+    assert {(record.method.name, record.num_tasks) for record in records} == {
+        (method, tasks) for method in ("l2p", "lae") for tasks in (2, 3)
+    }
+    assert "report:" in done.stdout

@@ -1,0 +1,198 @@
+"""Cells as SLURM jobs. What is marked `slurm` runs on a real cluster of one node, started here."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, why_not
+from helpers.cli import ROOT, command, process
+from helpers.images import make_images
+from helpers.tiny import result_files, settings
+from test_launch import FAULTY
+
+from data_lt.errors import UserError
+from pilot_tal.commands.compare import mark_slurm
+from pilot_tal.engine.launch_slurm import SlurmConfig, _parse
+from pilot_tal.record.run_dir import find_runs, is_finished
+from pilot_tal.schema import build
+
+try:
+    import submitit  # noqa: F401
+
+    MISSING = why_not()
+except ImportError:
+    MISSING = "submitit is not installed (pip install 'pilot-tal[slurm]')"
+needs_submitit = pytest.mark.skipif(str(MISSING).startswith("submitit"), reason=str(MISSING))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("90", 90), ("0:30", 1), ("90:30", 91), ("4:00:00", 240), ("1-12", 2160), ("1-0:30", 1470), ("0-0:0:1", 1)],
+)
+def test_times_are_read_as_slurm_does(text, minutes):
+    assert SlurmConfig(time=text).minutes == minutes
+
+
+BAD = [
+    ("partiton=gpu", "unknown setting of SLURM 'partiton': did you mean 'partition'?"),
+    ("time=4h", "time must be a time such as"),
+    ("gpus=two", "gpus must be"),
+    ("cpus=0", "cpus must be"),
+    ("mem=32 G", "mem must be"),
+    ("array=0", "array must be"),
+    ("cells_per_job=0", "cells_per_job must be"),
+    ("account=", "account has no value"),
+    ("partition=a b", "partition must be"),
+]
+
+
+@pytest.mark.parametrize(("item", "words"), BAD)
+def test_bad_options_are_said(item, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        build(SlurmConfig, _parse([item]), "SLURM")
+
+
+def test_what_follows_slurm_is_for_slurm():
+    typed = "compare l2p demo_lt gpus=0 --slurm gpus=1 mem=4G --quick tasks=2 slurm.cpus=2"
+    marked = "compare l2p demo_lt gpus=0 --slurm slurm.gpus=1 slurm.mem=4G --quick tasks=2 slurm.cpus=2"
+    assert mark_slurm(typed.split(" ")) == marked.split(" ")
+
+
+@needs_submitit
+def test_dry_run_prints_the_script(images, tmp_path):
+    options = "partition=gpu time=4:00:00 gpus=a100:1 cpus=8 mem=32G array=4 account=me constraint=a&b qos=low"
+    given = settings(images, tmp_path / "runs")
+    compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--dry-run", "--slurm")
+    status, printed = command(*compare, *options.split(" "))
+    assert status == 0, printed
+    lines = set(printed.splitlines())
+    wanted = "partition=gpu time=240 gres=gpu:a100:1 cpus-per-task=8 mem=32G array=0-5%4 account=me qos=low requeue"
+    assert {f"#SBATCH --{option}" for option in wanted.split()} <= lines and "#SBATCH --constraint='a&b'" in lines
+    assert "6 of 6 runs to submit, in 6 jobs" in printed
+    assert not (tmp_path / "runs").exists()
+    status, printed = command(*compare, "cells_per_job=4")
+    assert "#SBATCH --array=0-1%2" in printed and "gres" not in printed and "in 2 jobs" in printed
+
+
+@needs_submitit
+def test_no_sbatch_is_said(images, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, printed = command("compare", "l2p", "folder_lt", *settings(images, tmp_path / "runs"), "--slurm", "time=5")
+    assert status == 2 and "error: this machine has no sbatch" in printed, printed
+
+
+def test_no_submitit_is_said(images, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    status, printed = command("compare", "l2p", "folder_lt", *settings(images, tmp_path / "runs"), "--slurm")
+    assert status == 2 and "pip install 'pilot-tal[slurm]'" in printed
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def pilot(cluster, monkeypatch):
+    """The command line, beside the cluster."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    for name, value in {**cluster.environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments) -> tuple[int, str]:
+        started = process(*arguments)
+        printed = started.communicate(timeout=600)[0]
+        return started.returncode, printed
+
+    return run
+
+
+def running(output: Path) -> dict[str, dict]:
+    found = json.loads(command("status", output, "--json")[1])
+    return {run["name"]: run for run in found["runs"]}
+
+
+def finished(output: Path) -> dict[str, dict[str, bytes]]:
+    return {run.name: result_files(run) for run in find_runs([output]) if is_finished(run)}
+
+
+def wait_for(condition, seconds: float = 600):
+    until = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.3)
+    return value
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+class TestCluster:
+    """A plan of nine cells: one fails, one job is cancelled, one killed, one told that its time is over."""
+
+    GRID = ("seeds=1,2,3", "losses=ce,faulty", "faulty.way=sleeps,sentence", FAULTY, "jobs=2")
+
+    def test_a_whole_plan(self, cluster, pilot, images, tmp_path, monkeypatch):
+        monkeypatch.setenv("FAULTY", str(tmp_path))
+        output = tmp_path / "slurm"
+        given = settings(images, output, *self.GRID)
+        compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "time=30", "cells_per_job=3")
+        status, printed = pilot(*compare)
+        assert status == 0 and "submitted 9 of 9 runs in 3 jobs" in printed, printed
+        assert pilot(*compare)[1].startswith("nothing to submit")
+        self._disturb(cluster, output)
+        (tmp_path / "wake").touch()
+        wait_for(lambda: not any(run["state"] in ("queued", "running") for run in running(output).values()))
+        cluster.wait()
+
+        states = running(output)
+        failed = [run for run in states.values() if run["state"] == "failed"]
+        assert len(failed) == 2 and {run["detail"] for run in failed} == {"this loss has had enough"}
+        report = next((output / "report").glob("*/index.html"))
+        before = report.stat().st_mtime_ns
+        status, printed = pilot(*compare)  # what was cancelled or killed, and what failed
+        assert status == 0 and "submitted 4 of 9 runs in 2 jobs" in printed, printed
+        cluster.wait()
+        newest = max(file.stat().st_mtime_ns for file in output.glob("folder_lt-*/*"))
+        assert report.stat().st_mtime_ns > max(before, newest)  # the report comes last
+
+        whole = settings(images, tmp_path / "here", *self.GRID, "threads=1")
+        status, printed = pilot("compare", "l2p", "folder_lt", *whole, "--quick")
+        assert status == 1, printed
+        assert finished(output) == finished(tmp_path / "here") and len(finished(output)) == 6
+        assert sorted(run["state"] for run in running(output).values()) == ["done"] * 6 + ["failed"] * 3
+
+    def _disturb(self, cluster, output: Path) -> None:
+        """Both running jobs sleep in the second task of a cell; the third job comes when there is room."""
+
+        def asleep() -> list[dict]:
+            found = [run for run in running(output).values() if run["state"] == "running"]
+            return [run for run in found if (output / run["name"] / "predictions" / "task00.csv").is_file()]
+
+        def job(run: dict) -> str:
+            return re.search(r"job (\S+)", run["where"]).group(1)
+
+        first, second = wait_for(lambda: asleep() if len(asleep()) == 2 else None)
+        cluster.command("scancel", job(first))
+        cluster.command("scancel", "--signal=USR2", job(second))  # as at the end of its time
+        third = wait_for(lambda: next((run for run in asleep() if job(run) not in (job(first), job(second))), None))
+        pid = int(re.search(r"process (\d+)", third["where"]).group(1))
+        subprocess.run(["kill", "-9", str(pid)], check=True)
+        restarts = cluster.command("scontrol", "show", "job", job(second))
+        assert "Restarts=1" in restarts, restarts
+
+    def test_what_sbatch_says_is_said(self, pilot, images, tmp_path):
+        given = settings(images, tmp_path / "runs", "seeds=1")
+        status, printed = pilot("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "partition=nowhere")
+        assert status == 2 and "error: SLURM refuses: " in printed and "invalid partition" in printed, printed
+        assert len(printed.strip().splitlines()) == 1

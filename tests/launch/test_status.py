@@ -1,0 +1,109 @@
+"""What `pilot-tal status` says of every state a run can be in."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from helpers.cli import command
+from helpers.images import make_images
+from helpers.tiny import settings
+
+from data_lt.errors import UserError
+from pilot_tal.record import plans, states
+from pilot_tal.record.lease import leased
+from pilot_tal.record.plans import QueuedJob, note_plan, planned
+from pilot_tal.record.run_dir import find_runs
+from pilot_tal.record.states import run_states
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs")
+    images = make_images(tmp_path_factory.mktemp("images"))
+    status, printed = command("run", "l2p", "folder_lt", *settings(images, output, "seed=1"), "--quick")
+    assert status == 0, printed
+    return output
+
+
+def seen(folder, monkeypatch, queue: dict | None = None) -> dict[str, tuple]:
+    monkeypatch.setattr(states, "queued_jobs", lambda: queue)
+    return {state.name: (state.state, state.where, state.detail) for state in run_states(folder)}
+
+
+def test_every_state(folder, tmp_path, monkeypatch):
+    (done,) = find_runs([folder])
+    names = ["a-fresh", "b-queued", "c-failed", "d-again", "e-ended", "f-begun", "g-failed-in-job"]
+    jobs = {"b-queued": "7_0", "d-again": "7_1", "e-ended": "7_2", "g-failed-in-job": "7_3"}
+    note_plan(folder, [done.name, *names], jobs)
+    for name in ("c-failed", "d-again", "g-failed-in-job"):
+        (folder / name).mkdir()
+        (folder / name / "error.txt").write_text("it was too much\n")
+    (folder / "f-begun").mkdir()
+    queue = {"7_0": QueuedJob("PENDING", "Resources", ""), "7_1": QueuedJob("PENDING", "Priority", "")}
+    queue |= {"7_3": QueuedJob("RUNNING", "None", "node1")}
+    assert seen(folder, monkeypatch, queue) == {
+        "a-fresh": ("not started", "", ""),
+        "b-queued": ("queued", "job 7_0", "Resources"),
+        "c-failed": ("failed", "", "it was too much"),
+        "d-again": ("queued", "job 7_1", "Priority"),
+        "e-ended": ("stopped", "job 7_2 ended", ""),
+        "f-begun": ("stopped", "", ""),
+        "g-failed-in-job": ("failed", "job 7_3", "it was too much"),
+        done.name: ("done", "", ""),
+    }
+    assert seen(folder, monkeypatch, None)["b-queued"] == ("queued", "job 7_0", "squeue does not answer")
+    with leased(folder / "f-begun") as lease:
+        lease.doing = {"place": "task 2/5", "left": 61.0}
+        monkeypatch.setattr("pilot_tal.record.lease.RENEW_SECONDS", 0.01)
+        state = next(state for state in run_states(folder) if state.name == "f-begun")
+        assert state.state == "running" and "process" in state.where
+
+    monkeypatch.setattr(states, "queued_jobs", dict)
+    status, printed = command("status", folder)
+    assert status == 0 and "8 runs: 1 done, 3 failed, 3 stopped, 1 not started" in printed
+    content = json.loads(command("status", folder, "--json")[1])
+    assert content["total"]["failed"] == 3 and len(content["runs"]) == 8
+    assert "it was too much" in printed
+    assert command("status", folder, "--watch")[0] == 0
+
+
+def test_time_left_is_shown(folder, monkeypatch):
+    monkeypatch.setattr(states, "queued_jobs", lambda: {})
+    monkeypatch.setattr("pilot_tal.record.lease.RENEW_SECONDS", 0.01)
+    with leased(folder / "z") as lease:
+        lease.doing = {"place": "task 2/5, epoch 1/3", "left": 3700.0}
+        lease._stop.wait(0.3)
+        printed = command("status", folder)[1]
+    assert "task 2/5, epoch 1/3, 1 h 01 min of training left" in printed.replace("│\n", "")
+
+
+def test_a_damaged_run_is_a_failed_one(folder, tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    (tmp_path / "broken" / "result.json").write_text("{")
+    (state,) = run_states(tmp_path)
+    assert state.state == "failed" and "is damaged" in state.detail
+
+
+def test_plans_are_joined_and_the_last_job_counts(tmp_path):
+    note_plan(tmp_path, ["a", "b"], {"a": "1_0", "b": "1_1"})
+    note_plan(tmp_path, ["b", "c"])
+    note_plan(tmp_path, ["a", "b"], {"b": "2"})
+    (tmp_path / plans.PLANS / "zz.json").write_text("[1")
+    assert planned(tmp_path) == {"a": "1_0", "b": "2", "c": ""}
+
+
+@pytest.mark.parametrize("name", ["", "nothing", "file"])
+def test_what_is_no_folder_of_runs_is_said(name, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="is not a directory"):
+        run_states(tmp_path / name if name else tmp_path / "file")
+    with pytest.raises(UserError, match="no runs found"):
+        run_states(tmp_path / "empty")
+
+
+def test_status_needs_no_torch():
+    code = "import sys; import pilot_tal.cli, pilot_tal.record.states; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
