@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 
 Predictions = Sequence[tuple[np.ndarray, np.ndarray]]
 
@@ -33,12 +33,29 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
         "A_Avg",
         "mean over tasks of the share of right test images after each task, over all classes seen by then",
     ),
+    "a_tail_avg": (
+        "A_Tail over tasks",
+        "mean over tasks of the mean accuracy, after each task, of the classes of the tail seen by then",
+    ),
+    "a_old": (
+        "Old classes",
+        "mean over all tasks but the first of the share of right test images, after each task, among those of the "
+        "classes of earlier tasks",
+    ),
+    "a_new": ("New classes", "mean over tasks of the same share among the images of the task's own classes"),
     "many": ("Many", f"mean accuracy of the classes with more than {MANY_ABOVE} training images"),
     "medium": (
         "Medium",
         f"mean accuracy of the classes with {FEW_BELOW} to {MANY_ABOVE} training images",
     ),
     "few": ("Few", f"mean accuracy of the classes with fewer than {FEW_BELOW} training images"),
+    "third_frequent": (
+        "Frequent third",
+        "mean accuracy of the third of all classes with the most training images; ranked as for the tail, and "
+        "where the classes cannot be parted equally the rarer thirds are the larger ones",
+    ),
+    "third_middle": ("Middle third", "mean accuracy of the third between them"),
+    "third_rare": ("Rare third", "mean accuracy of the third with the fewest training images"),
     "worst_class": ("Worst class", "lowest accuracy of any class after the last task"),
     "macro_f1": ("Macro F1", "mean over classes of 2·TP / (2·TP + FP + FN) after the last task"),
     "forgetting": (
@@ -48,19 +65,31 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
     ),
 }
 """Scalar metrics: key in `summarize` → short name, definition. Higher is better but for forgetting."""
+GROUPS = ("many", "medium", "few", "third_frequent", "third_middle", "third_rare")
+"""Scalars over groups of classes; a group without classes is absent."""
+AFTER_TASK = ("accuracy_after_task", "tail_after_task", "old_after_task", "new_after_task")
+"""Lists over the tasks."""
+PER_CLASS = ("accuracy", "precision", "f1")
+"""Lists over the classes."""
+ALWAYS = (*(key for key in DEFINITIONS if key not in GROUPS), *AFTER_TASK, "task_matrix", "per_class")
+"""What `summarize` gives for every run."""
 
 
 def confusion_matrix(true: np.ndarray, pred: np.ndarray, classes: int) -> np.ndarray:
     """Counts of (true class, predicted class), shape (classes, classes)."""
     true, pred = np.asarray(true, dtype=np.int64), np.asarray(pred, dtype=np.int64)
     if true.shape != pred.shape or true.ndim != 1:
-        raise PilotTalError(
-            f"true and pred must be two lists of the same length, got shapes {true.shape} and {pred.shape}"
-        )
+        raise UserError(f"true and pred must be two lists of the same length, got shapes {true.shape} and {pred.shape}")
     for name, labels in (("true", true), ("pred", pred)):
         if labels.size and not (labels.min() >= 0 and labels.max() < classes):
-            raise PilotTalError(f"{name} labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}")
+            raise UserError(f"{name} labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}")
     return np.bincount(true * classes + pred, minlength=classes**2).reshape(classes, classes)
+
+
+def confusion_shares(true: np.ndarray, pred: np.ndarray, classes: int) -> np.ndarray:
+    """Share of the images of each true class that go to each predicted one; NaN without test images."""
+    confusion = confusion_matrix(true, pred, classes)
+    return _ratio(confusion, np.broadcast_to(confusion.sum(axis=1, keepdims=True), confusion.shape))
 
 
 def class_recall(confusion: np.ndarray) -> np.ndarray:
@@ -82,7 +111,7 @@ def class_f1(confusion: np.ndarray) -> np.ndarray:
 
 def accuracy(confusion: np.ndarray) -> float:
     """Share of the images that are right."""
-    return float(_ratio(np.trace(confusion), confusion.sum()))
+    return _right(confusion, slice(None))
 
 
 def task_accuracies(confusion: np.ndarray, task_sizes: Sequence[int]) -> np.ndarray:
@@ -108,7 +137,7 @@ def rank_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.
     """Labels from the fewest training images to the most; equal counts by original class index."""
     counts, order = np.asarray(train_counts), np.asarray(class_order)
     if counts.shape != order.shape or counts.ndim != 1 or len(np.unique(order)) != len(order):
-        raise PilotTalError(
+        raise UserError(
             "train_counts and class_order must be lists of one length, and class_order must not repeat a "
             f"class; got lengths {counts.size} and {order.size} and {len(np.unique(order))} distinct classes"
         )
@@ -134,6 +163,13 @@ def shot_groups(train_counts: Sequence[int]) -> dict[str, np.ndarray]:
     return {name: np.flatnonzero(mask) for name, mask in groups.items() if mask.any()}
 
 
+def thirds(train_counts: Sequence[int], class_order: Sequence[int]) -> dict[str, np.ndarray]:
+    """Labels of the third of the classes with the most training images, of the middle and of the rare third."""
+    rare, middle, frequent = np.array_split(rank_classes(train_counts, class_order), 3)
+    parts = {"third_frequent": frequent, "third_middle": middle, "third_rare": rare}
+    return {name: np.sort(part) for name, part in parts.items() if part.size}
+
+
 def harmonic_mean(a: float, b: float) -> float:
     """2ab / (a + b), and 0 when both are 0."""
     return 0.0 if a == b == 0 else 2 * a * b / (a + b)
@@ -154,32 +190,36 @@ def summarize(
         class_order: original index of each class.
 
     Returns:
-        The scalars of `DEFINITIONS` (many, medium and few only where there are such classes), and
-        `accuracy_after_task`, `task_matrix`, `tail_classes`, `worst_class_label` and, under `per_class`, the
-        `accuracy` (that is, the recall), `precision`, `f1` and `test_images` of each class seen.
+        The scalars of `DEFINITIONS` (groups only where they have classes), the lists of `AFTER_TASK`, and
+        `task_matrix`, `tail_classes`, `worst_class_label` and, under `per_class`, the `accuracy` (that is, the
+        recall), `precision`, `f1` and `test_images` of each class seen.
     """
     done = len(predictions)
     if not 1 <= done <= len(task_sizes):
-        raise PilotTalError(f"predictions must cover 1 to {len(task_sizes)} tasks, got {done}")
+        raise UserError(f"predictions must cover 1 to {len(task_sizes)} tasks, got {done}")
     if len(train_counts) != sum(task_sizes):
-        raise PilotTalError(
+        raise UserError(
             f"train_counts must have one entry for each of {sum(task_sizes)} classes, got {len(train_counts)}"
         )
     seen = np.cumsum(task_sizes)[:done]
     confusions = [confusion_matrix(*predictions[t], int(seen[t])) for t in range(done)]
     for task, confusion in enumerate(confusions):
         if not confusion.any():
-            raise PilotTalError(f"there are no predictions after task {task}")
+            raise UserError(f"there are no predictions after task {task}")
+    tail = tail_classes(train_counts, class_order)
+    groups = shot_groups(train_counts) | thirds(train_counts, class_order)
     matrix = np.full((done, done), np.nan)
     for t, confusion in enumerate(confusions):
         matrix[t, : t + 1] = task_accuracies(confusion, task_sizes[: t + 1])
-    after_task = np.array([accuracy(confusion) for confusion in confusions])
-    tail = tail_classes(train_counts, class_order)
+    after = _after_tasks(confusions, task_sizes, tail)
     last = confusions[-1]
-    values = _class_means(class_recall(last), tail, train_counts)
+    values = _class_means(class_recall(last), tail, groups)
     values |= {
-        "a_last": after_task[-1],
-        "a_avg": _mean(after_task),
+        "a_last": after["accuracy_after_task"][-1],
+        "a_avg": _mean(after["accuracy_after_task"]),
+        "a_tail_avg": _mean(after["tail_after_task"]),
+        "a_old": _mean(after["old_after_task"]),
+        "a_new": _mean(after["new_after_task"]),
         "macro_f1": _mean(class_f1(last)),
         "forgetting": forgetting(matrix),
     }
@@ -188,7 +228,7 @@ def summarize(
         "tasks_done": done,
         **scalars,
         "worst_class_label": int(np.nanargmin(class_recall(last))),
-        "accuracy_after_task": _plain(after_task),
+        **{key: _plain(after[key]) for key in AFTER_TASK},
         "task_matrix": _plain(matrix),
         "tail_classes": tail.tolist(),
         "per_class": {
@@ -198,6 +238,27 @@ def summarize(
             "test_images": last.sum(axis=1).tolist(),
         },
     }
+
+
+def misfits(metrics: Mapping[str, Any], task_sizes: Sequence[int]) -> list[str]:
+    """Names of what a finished run's metrics lack, or hold in another shape, or that is no share."""
+    tasks, classes = len(task_sizes), sum(task_sizes)
+    shapes: dict[str, tuple[int, ...]] = {key: () for key in DEFINITIONS if key in metrics or key in ALWAYS}
+    shapes |= dict.fromkeys(AFTER_TASK, (tasks,)) | {"task_matrix": (tasks, tasks)}
+    wrong = [key for key, shape in shapes.items() if not _are_shares(metrics.get(key, ""), shape)]
+    found = metrics.get("per_class")
+    per_class = found if isinstance(found, Mapping) else {}
+    wrong += [key for key in PER_CLASS if not _are_shares(per_class.get(key), (classes,))]
+    images = per_class.get("test_images")
+    whole = isinstance(images, list) and len(images) == classes and all(type(n) is int and n >= 0 for n in images)
+    return wrong if whole else [*wrong, "test_images"]
+
+
+def _are_shares(value: Any, shape: tuple[int, ...]) -> bool:
+    """Whether `value` is a share or a difference of shares (None where undefined), or nested lists of them."""
+    if not shape:
+        return value is None or (type(value) in (int, float) and -1 <= value <= 1)
+    return isinstance(value, list) and len(value) == shape[0] and all(_are_shares(v, shape[1:]) for v in value)
 
 
 @dataclass(frozen=True)
@@ -223,7 +284,7 @@ def spread(values: Sequence[float]) -> Spread:
     """Mean and sample standard deviation (divisor n − 1) of the values of at least one seed."""
     array = np.asarray(values, dtype=float)
     if not array.size:
-        raise PilotTalError("a mean over seeds needs the value of at least one seed")
+        raise UserError("a mean over seeds needs the value of at least one seed")
     return Spread(float(array.mean()), float(array.std(ddof=1)) if array.size > 1 else None, array.size)
 
 
@@ -238,25 +299,48 @@ def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]
     found = spread([values[seed] - baseline[seed] for seed in seeds])
     if found.std is None:
         return Difference(found.mean, None, None, found.n)
-    from scipy.stats import t  # a second to import, which training does not need
+    from scipy.special import stdtrit  # Student's quantile; scipy.stats would take a second to import
 
-    half = float(t.ppf(0.975, found.n - 1)) * found.std / math.sqrt(found.n)
+    half = float(stdtrit(found.n - 1, 0.975)) * found.std / math.sqrt(found.n)
     return Difference(found.mean, found.mean - half, found.mean + half, found.n)
 
 
-def _class_means(recall: np.ndarray, tail: np.ndarray, train_counts: Sequence[int]) -> dict[str, float]:
+def _after_tasks(
+    confusions: Sequence[np.ndarray], task_sizes: Sequence[int], tail: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The lists of `AFTER_TASK`; NaN where there is no class to average."""
+    found: dict[str, list[float]] = {key: [] for key in AFTER_TASK}
+    for confusion, new in zip(confusions, task_sizes, strict=False):
+        recall, old = class_recall(confusion), len(confusion) - new
+        values = (
+            accuracy(confusion),
+            _mean(recall[np.isin(np.arange(len(recall)), tail)]),
+            _right(confusion, slice(0, old)),
+            _right(confusion, slice(old, None)),
+        )
+        for key, value in zip(AFTER_TASK, values, strict=True):
+            found[key].append(value)
+    return {key: np.array(values) for key, values in found.items()}
+
+
+def _right(confusion: np.ndarray, classes: slice) -> float:
+    """Share of right images among those of some classes."""
+    return float(_ratio(np.diag(confusion)[classes].sum(), confusion[classes].sum()))
+
+
+def _class_means(recall: np.ndarray, tail: np.ndarray, groups: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The scalars that average the accuracy of each class seen so far."""
     seen = np.arange(len(recall))
     in_tail = np.isin(seen, tail)
     a_tail, a_head = _mean(recall[in_tail]), _mean(recall[~in_tail])
-    groups = shot_groups(train_counts[: len(recall)])
+    parts = {name: np.isin(seen, labels) for name, labels in groups.items()}
     return {
         "a_mean": _mean(recall),
         "a_tail": a_tail,
         "a_head": a_head,
         "harmonic_mean": harmonic_mean(a_head, a_tail),
         "worst_class": float(np.nanmin(recall)),
-        **{name: _mean(recall[labels]) for name, labels in groups.items()},
+        **{name: _mean(recall[part]) for name, part in parts.items() if part.any()},
     }
 
 

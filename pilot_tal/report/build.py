@@ -3,19 +3,23 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from data_lt.files import given_path, staged_folder
 from data_lt.progress import progress
-from pilot_tal.files import write_text
-from pilot_tal.report.page import Section, plot_file, render
-from pilot_tal.report.plots import overview_plots, setting_plots
-from pilot_tal.report.study import Setting, Study, load_study
+from pilot_tal.report.formats import to_csv, to_latex, to_markdown
+from pilot_tal.report.grouping import load_study
+from pilot_tal.report.page import Overview, Section, plot_file, render
+from pilot_tal.report.plots import difference_plots, level_plots, setting_plots
+from pilot_tal.report.study import Setting, Study
 from pilot_tal.report.svg import standalone
-from pilot_tal.report.table import Table, to_csv, to_latex, to_markdown
 from pilot_tal.report.tables import (
+    ablation_table,
     classes_table,
+    confused_table,
     metrics_table,
     overview_table,
     paper_layout_table,
     seeds_table,
+    tasks_table,
 )
 
 _FORMATS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
@@ -26,37 +30,40 @@ def build_report(run_paths: Study | Iterable[str | Path], output: str | Path) ->
 
     Returns:
         The page, `output/index.html`. Beside it lie `tables/` (each table as CSV, Markdown and LaTeX) and
-        `plots/` (each plot as SVG). The same runs give the same bytes.
+        `plots/` (each plot as SVG). All appear together or none does. The same runs give the same bytes.
     """
-    output = Path(output)
+    output = given_path(output, "output")
     study = load_study(run_paths)
-    overview, layout = overview_table(study), paper_layout_table(study)
-    plots = overview_plots(study)
+    overview = Overview(overview_table(study), paper_layout_table(study), level_plots(study), difference_plots(study))
     sections = []
     with progress("report", len(study.finished)) as done:
         for setting in study.finished:
             sections.append(_section(setting))
             done(1)
-    for table in (overview, layout, *(t for s in sections for t in (s.metrics, s.seeds, s.classes))):
-        _write_table(output, table)
-    for folder, drawn in (("overview", plots), *((s.setting.slug, s.plots) for s in sections)):
-        for plot in drawn:
-            write_text(output / plot_file(folder, plot), standalone(plot.svg))
-    page = output / "index.html"
-    write_text(page, render(study, overview, layout, plots, sections))
-    return page
+    with staged_folder(output) as folder:
+        for table in (overview.table, overview.layout, *(table for s in sections for table in s.tables)):
+            for extension, write in _FORMATS.items():
+                _write(folder / "tables" / f"{table.name}.{extension}", write(table))
+        for name, drawn in (("overview", overview.plots), *((s.setting.slug, s.plots) for s in sections)):
+            for plot in drawn:
+                _write(folder / plot_file(name, plot), standalone(plot.svg))
+        _write(folder / "index.html", render(study, overview, sections))
+    return output / "index.html"
 
 
 def _section(setting: Setting) -> Section:
     return Section(
         setting=setting,
         metrics=metrics_table(setting),
+        ablation=ablation_table(setting),
+        tasks=tasks_table(setting),
+        confused=confused_table(setting),
         seeds=seeds_table(setting),
         classes=classes_table(setting),
         plots=setting_plots(setting),
     )
 
 
-def _write_table(output: Path, table: Table) -> None:
-    for extension, write in _FORMATS.items():
-        write_text(output / "tables" / f"{table.name}.{extension}", write(table))
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8"))

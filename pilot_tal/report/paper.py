@@ -1,18 +1,19 @@
 """The paper's numbers with pretrained models, and where ours may stand beside them."""
 
 import csv
+import inspect
 import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from pilot_tal.report.defaults import DATA, changes
-from pilot_tal.report.study import Arm, Setting
-from pilot_tal.report.text import number
+from data_lt import CARDS, prepare, read_manifest
+from pilot_tal.report.display import number
+from pilot_tal.report.study import OF_SETTING, Arm, Setting
 
-CLASSES = {"cub_lt": 200, "imagenetr_lt": 200, "food101_lt": 101}
 EPOCHS = 20
 BACKBONE = "vit_base_patch16_224"
+_OF_DATA = {"split_seed", *inspect.signature(prepare).parameters}
 
 
 @dataclass(frozen=True)
@@ -36,53 +37,48 @@ def paper_table() -> dict[tuple[str, str, int, str], PaperNumbers]:
     }
 
 
+def method_place(setting: Setting) -> tuple:
+    """Sorts the paper's methods in its order, and others behind them by title."""
+    known = list(dict.fromkeys(method for method, *_ in paper_table()))
+    place = known.index(setting.method) if setting.method in known else len(known)
+    return (place, setting.method_title, setting.method)
+
+
 def departures(setting: Setting, arm: Arm) -> list[str]:
     """What keeps an arm from being the paper's setting, where the paper has the dataset and the method."""
-    shared = dict(arm.shared)
-    found = ["a quick run of a few steps"] if arm.quick else []
+    record, card = arm.record, CARDS[setting.dataset]
+    found = ["a quick run of a few steps"] if record.quick else []
     classes = sum(setting.task_sizes)
-    if classes != CLASSES[setting.dataset]:
-        found.append(f"{number(classes, 'class', 'classes')} instead of {CLASSES[setting.dataset]}")
+    if classes != card.classes:
+        found.append(f"{number(classes, 'class', 'classes')} instead of {card.classes}")
     elif max(setting.task_sizes) - min(setting.task_sizes) > 1:
         found.append(f"tasks of {' + '.join(map(str, setting.task_sizes))} classes instead of equal ones")
     if setting.fidelity != "pilot":
         found.append(f"fidelity {setting.fidelity} instead of pilot")
-    epochs = _value(shared, "tuned_epoch", "epochs")
-    if epochs != str(EPOCHS):
+    epochs = record.method.settings.get("tuned_epoch")
+    if epochs != EPOCHS:
         found.append(f"{epochs or 'an unknown number of'} epochs instead of {EPOCHS}")
-    backbone = _value(shared, "backbone", "backbone.name", "backbone_type")
-    if backbone is not None and not backbone.removeprefix("pretrained_").startswith(BACKBONE):
-        found.append(f"backbone {backbone} instead of {BACKBONE}")
-    elif any(key.startswith("vit.") for key in shared):
-        found.append("another ViT")
+    if not record.backbone.name.removeprefix("pretrained_").startswith(BACKBONE):
+        found.append(f"backbone {record.backbone.name} instead of {BACKBONE}")
     return found + _other_settings(setting, arm)
 
 
 def _other_settings(setting: Setting, arm: Arm) -> list[str]:
     """Settings that are not the defaults of method, dataset and loss, apart from those `departures` looks at."""
-    changed = changes(setting, arm) or {}
-    same_split = _has_paper_split(setting, arm)
-    skipped = {"quick", "tuned_epoch", "backbone", *(DATA if same_split else ())}
+    changed, checksum = arm.changes(), arm.record.data.checksum
+    other_split = checksum is not None and checksum != _shipped_checksum(setting.dataset)
+    skipped = {*OF_SETTING, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
     found = [
-        f"{name} {value}" + ("" if default is None else f" instead of {_shown(default)}")
+        f"{name} {_shown(value)}" + ("" if default is None else f" instead of {_shown(default)}")
         for name, (value, default) in changed.items()
         if name not in skipped
     ]
-    named = changed.keys() & {*DATA} or sum(setting.task_sizes) != CLASSES[setting.dataset]
-    return [*found, "another split of the images"] if same_split is False and not named else found
-
-
-def _has_paper_split(setting: Setting, arm: Arm) -> bool | None:
-    """Whether the images are those of the shipped manifest; None where the config has no checksum."""
-    config = dict(arm.shared)
-    checksum = config.get("data.checksum", config.get("manifest", "null"))
-    return None if checksum == "null" else _shipped_checksum(setting.dataset).startswith(checksum)
+    named = changed.keys() & _OF_DATA or sum(setting.task_sizes) != CARDS[setting.dataset].classes
+    return [*found, "another split of the images"] if other_split and not named else found
 
 
 @cache
 def _shipped_checksum(dataset: str) -> str:
-    from data_lt.manifest import read_manifest
-
     return read_manifest(dataset).checksum
 
 
@@ -107,9 +103,3 @@ def paper_arms(setting: Setting) -> list[Arm]:
 
 def _table_numbers(setting: Setting, arm: Arm) -> PaperNumbers | None:
     return paper_table().get((setting.method, setting.dataset, len(setting.task_sizes), arm.loss))
-
-
-def _value(config: dict[str, str], *names: str) -> str | None:
-    """The first set value among the keys that end in one of `names`."""
-    found = (value for name in names for key, value in config.items() if f".{key}".endswith(f".{name}"))
-    return next((value for value in found if value != "null"), None)

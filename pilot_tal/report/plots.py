@@ -1,5 +1,7 @@
 """All plots of the report."""
 
+from pilot_tal.report.ablation import featured_arms
+from pilot_tal.report.plots_ablation import ablation_plots
 from pilot_tal.report.plots_classes import (
     accuracy_by_class,
     class_distribution,
@@ -7,26 +9,36 @@ from pilot_tal.report.plots_classes import (
     precision_recall,
     precision_recall_by_task,
 )
+from pilot_tal.report.plots_confusion import confusion
+from pilot_tal.report.plots_overview import differences, levels
 from pilot_tal.report.plots_tal import tal_over_steps
-from pilot_tal.report.plots_tasks import accuracy_after_task, differences, task_matrices
+from pilot_tal.report.plots_tasks import accuracy_after_task, parts_after_task, task_matrices
 from pilot_tal.report.study import Setting, Study
 from pilot_tal.report.svg import Plot, style
 
 
-def overview_plots(study: Study) -> list[Plot]:
+def level_plots(study: Study) -> list[Plot]:
+    """All settings over all classes and over the tail, where there are several."""
+    with style():
+        return [levels(study, metric) for metric in ("a_mean", "a_tail")] if len(study.finished) > 1 else []
+
+
+def difference_plots(study: Study) -> list[Plot]:
     """Differences to CE in all settings, on the tail and over all classes."""
     with style():
-        plots = [differences(study, "a_tail", "A_Tail"), differences(study, "a_mean", "A_Mean")]
-    return [plot for plot in plots if plot is not None]
+        return [plot for metric in ("a_tail", "a_mean") if (plot := differences(study, metric))]
 
 
 def setting_plots(setting: Setting) -> list[Plot]:
     """All plots of a setting's finished runs."""
+    arms = featured_arms(setting)
     with style():
-        plots = [class_distribution(setting), accuracy_by_class(setting)]
-        plots += [difference_by_class(setting, arm) for arm in setting.compared_arms()]
-        plots.append(accuracy_after_task(setting))
-        plots += task_matrices(setting)
-        plots += [precision_recall(setting), precision_recall_by_task(setting)]
-        plots += tal_over_steps(setting)
+        plots = [*ablation_plots(setting), class_distribution(setting), accuracy_by_class(setting, arms)]
+        plots += [difference_by_class(setting, arm) for arm in setting.compared_arms() if arm in arms]
+        if len(setting.task_sizes) > 1:
+            plots += [accuracy_after_task(setting, arms), parts_after_task(arms), *task_matrices(setting, arms)]
+            plots.append(precision_recall_by_task(setting, arms))
+        plots.append(precision_recall(setting, arms))
+        plots += [confusion(setting, arm) for arm in arms]
+        plots += tal_over_steps(arms)
     return plots

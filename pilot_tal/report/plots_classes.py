@@ -3,10 +3,10 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from pilot_tal.report.study import BASELINE, Arm, Classes, Setting
-from pilot_tal.report.svg import INK, Plot, arm_style, colour, figure, legend, to_svg
+from pilot_tal.report.display import number, points, shorten
+from pilot_tal.report.study import BASELINE_TITLE, Arm, Classes, Setting
+from pilot_tal.report.svg import INK, Plot, arm_style, figure, legend, panel, to_svg
 from pilot_tal.report.tables import class_differences
-from pilot_tal.report.text import LOSSES, number, points, shorten
 
 
 def class_distribution(setting: Setting) -> Plot:
@@ -23,12 +23,13 @@ def class_distribution(setting: Setting) -> Plot:
         f"(ratio {counts[0] / max(counts[-1], 1):.1f}). The shaded tail, "
         f"{number(int(classes.tail.sum()), 'class', 'classes')}, has {tail} of {int(counts.sum())} images."
     )
-    return Plot("class-distribution", "Training images of each class", caption, to_svg(shown))
+    svg = to_svg(shown)
+    return Plot("class-distribution", "Training images of each class", caption, svg, (panel("columns", axes),))
 
 
-def accuracy_by_class(setting: Setting) -> Plot:
+def accuracy_by_class(setting: Setting, arms: list[Arm]) -> Plot:
     """Accuracy of each class in the order of its training images, all arms."""
-    classes, arms = setting.classes(), setting.finished_arms()
+    classes = setting.classes()
     shown, (axes,) = figure(3.0)
     _shade_tail(axes, classes)
     window = 2 * (max(3, len(classes.rank) // 10) // 2) + 1 if len(classes.rank) > 2 else 1
@@ -47,7 +48,8 @@ def accuracy_by_class(setting: Setting) -> Plot:
         f"{'Lines are' if crowded else 'Points are classes, lines'} running means over {window} neighbouring "
         "classes; all are means over seeds. The tail is shaded."
     )
-    return Plot("accuracy-by-class", "Accuracy of each class, by training images", caption, to_svg(shown))
+    svg, title = to_svg(shown), "Accuracy of each class, by training images"
+    return Plot("accuracy-by-class", title, caption, svg, (panel("columns", axes),))
 
 
 def difference_by_class(setting: Setting, arm: Arm) -> Plot:
@@ -59,7 +61,7 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
     _shade_tail(axes, classes)
     x = np.arange(1, len(ordered) + 1)
     edges = np.arange(len(ordered) + 1) + 0.5
-    axes.stairs(np.nan_to_num(ordered), edges, fill=True, color=colour(arm.loss), alpha=0.75, linewidth=0)
+    axes.stairs(np.nan_to_num(ordered), edges, fill=True, color=arm.colour, alpha=0.75, linewidth=0)
     axes.axhline(0, color=INK, linewidth=0.8)
     in_tail = classes.tail[classes.rank[::-1]]
     means = {}
@@ -69,7 +71,7 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
             ends = [x[part][0] - 0.5, x[part][-1] + 0.5]
             axes.plot(ends, [means[name]] * 2, color=INK, linestyle="--", linewidth=1.4)
     limit = max(5.0, 1.1 * float(np.nanmax(np.abs(ordered))))
-    name = f"{arm.label} − {LOSSES[BASELINE]}"
+    name = f"{arm.label} − {BASELINE_TITLE}"
     axes.set(xlabel="class, from many to few training images", ylabel="change of accuracy, points")
     axes.set_ylim(-limit, limit)
     parts = ", ".join(f"{key} {points(mean / 100, 1)}" for key, mean in means.items())
@@ -77,12 +79,13 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
         f"Classes that gain: {(values > 0).sum()}, lose: {(values < 0).sum()}, stay: {(values == 0).sum()}. "
         f"Dashed: mean of a part ({parts} points). {_extremes(classes, values)}"
     )
-    return Plot(f"difference-by-class-{arm.slug}", f"{name}, class by class", caption, to_svg(shown))
+    svg, title = to_svg(shown), f"{name}, class by class"
+    return Plot(f"difference-by-class-{arm.slug}", title, caption, svg, (panel("columns", axes),))
 
 
-def precision_recall(setting: Setting) -> Plot:
+def precision_recall(setting: Setting, arms: list[Arm]) -> Plot:
     """Precision against recall of each class, a panel for each arm."""
-    classes, arms = setting.classes(), setting.finished_arms()
+    classes = setting.classes()
     columns = min(2, len(arms))
     rows = -(-len(arms) // columns)
     shown, panels = figure(0.5 + 2.45 * rows if columns > 1 else 4.0, rows, columns, sharex=True, sharey=True)
@@ -90,8 +93,8 @@ def precision_recall(setting: Setting) -> Plot:
     for axes, arm in zip(panels, arms, strict=False):
         recall, precision = 100 * arm.by_class("accuracy"), 100 * arm.by_class("precision")
         axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=":")
-        for name, part, fill in (("head", ~classes.tail, colour(arm.loss)), ("tail", classes.tail, "none")):
-            axes.scatter(recall[part], precision[part], s=16, facecolor=fill, edgecolor=colour(arm.loss), alpha=0.8)
+        for name, part, fill in (("head", ~classes.tail, arm.colour), ("tail", classes.tail, "none")):
+            axes.scatter(recall[part], precision[part], s=16, facecolor=fill, edgecolor=arm.colour, alpha=0.8)
             gap = precision[part] - recall[part]
             if (~np.isnan(gap)).any():
                 told.append(f"{arm.label} {name} {points(np.nanmean(gap) / 100, 1)}")
@@ -107,16 +110,18 @@ def precision_recall(setting: Setting) -> Plot:
         "Above the dotted line a class is predicted too rarely, below it too often. Mean of precision minus "
         f"recall, in points: {'; '.join(told)}. A class that is never predicted has no precision: not drawn."
     )
-    return Plot("precision-recall", "Precision against recall of each class", caption, to_svg(shown))
+    svg = to_svg(shown)
+    spots = (panel("points", axes, arm=i, low=-4, high=104) for i, axes in enumerate(panels[: len(arms)]))
+    return Plot("precision-recall", "Precision against recall of each class", caption, svg, tuple(spots))
 
 
-def precision_recall_by_task(setting: Setting) -> Plot:
+def precision_recall_by_task(setting: Setting, arms: list[Arm]) -> Plot:
     """Mean precision and recall of the classes of each task after the last one."""
-    arms, tasks = setting.finished_arms(), np.arange(1, len(setting.task_sizes) + 1)
+    tasks = np.arange(1, len(setting.task_sizes) + 1)
     shown, (axes,) = figure(2.9)
     for arm in arms:
         look = arm_style(arm, arms)
-        gap = np.mean([_gap_by_task(setting, result.metrics) for result in arm.results.values()], axis=0)
+        gap = np.mean([_gap_by_task(setting, run.metrics) for run in arm.runs.values()], axis=0)
         axes.plot(tasks, gap, label=shorten(arm.label, 36), **look)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set(xlabel="task in which the class was learnt", ylabel="precision − recall, points", xticks=tasks)

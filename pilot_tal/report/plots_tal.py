@@ -1,22 +1,23 @@
 """TAL's state over the steps of a run."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from pilot_tal.metrics import tail_classes
-from pilot_tal.report.study import Setting
-from pilot_tal.report.svg import INK, Plot, colour, figure, legend, to_svg
+from pilot_tal.record.run_dir import StoredRun
+from pilot_tal.report.study import Arm
+from pilot_tal.report.svg import INK, Plot, figure, legend, to_svg
 from pilot_tal.report.tal_state import TaskState, over_steps, read_states
-from pilot_tal.rundir import Run
 
 
-def tal_over_steps(setting: Setting) -> Iterator[Plot]:
+def tal_over_steps(arms: list[Arm]) -> Iterator[Plot]:
     """Q and α·w for head and tail classes, a plot for each arm that logged them."""
-    for arm in setting.finished_arms():
+    for arm in arms:
         seed = arm.seeds[0]
-        run = arm.results[seed].run
+        run = arm.runs[seed]
         states = read_states(run)
         if not states:
             continue
@@ -27,12 +28,12 @@ def tal_over_steps(setting: Setting) -> Iterator[Plot]:
             f"Mean α·w over all classes at the end of a task: {', '.join(f'{end:.2f}' for end in ends)}."
         )
         title = f"Q and α·w over the steps: {arm.label}"
-        yield Plot(f"tal-state-{arm.slug}", title, caption, _draw(run, states, colour(arm.loss)))
+        yield Plot(f"tal-state-{arm.slug}", title, caption, _draw(run, states, arm.colour))
 
 
-def _draw(run: Run, states: list[TaskState], tail_colour: str) -> str:
-    in_tail = np.zeros(run.info.num_classes, dtype=bool)
-    in_tail[tail_classes(run.info.train_counts, run.info.class_order)] = True
+def _draw(run: StoredRun, states: list[TaskState], tail_colour: str) -> str:
+    in_tail = np.zeros(run.record.num_classes, dtype=bool)
+    in_tail[tail_classes(run.record.stream.train_counts, run.record.stream.class_order)] = True
     shown, panels = figure(4.6, rows=2, sharex=True)
     for axes, what in zip(panels, ("q", "weights"), strict=True):
         for name, wanted, ink, line in (("head", False, INK, "-"), ("tail", True, tail_colour, "--")):
@@ -49,7 +50,7 @@ def _draw(run: Run, states: list[TaskState], tail_colour: str) -> str:
     return to_svg(shown)
 
 
-def _curve(axes: Axes, states: list[TaskState], what: str, part: np.ndarray, label: str, **look: str) -> None:
+def _curve(axes: Axes, states: list[TaskState], what: str, part: np.ndarray, label: str, **look: Any) -> None:
     """One part's mean and range, with a gap between tasks and where a task has no class of the part."""
     steps, mean, low, high = [], [], [], []
     for before, state in over_steps(states):

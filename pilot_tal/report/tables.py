@@ -4,11 +4,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.report.paper import paper_numbers
-from pilot_tal.report.study import BASELINE, Arm, Setting, Study, known_first
-from pilot_tal.report.table import Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
-from pilot_tal.report.text import ENGINES, LOSSES, METHODS, clean, exact
+from pilot_tal.metrics import AFTER_TASK, DEFINITIONS
+from pilot_tal.record.run_record import NO_LOSS
+from pilot_tal.report.ablation import grids
+from pilot_tal.report.display import clean, exact
+from pilot_tal.report.formats import Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
+from pilot_tal.report.paper import method_place, paper_numbers
+from pilot_tal.report.study import BASELINE, BASELINE_TITLE, Arm, Setting, Study
 
 _OVERVIEW = ("a_mean", "a_tail", "a_head")
 _COMPARED = ("a_mean", "a_tail")
@@ -20,7 +22,7 @@ def overview_table(study: Study) -> Table:
     cases = [(setting, arm) for setting in study.finished for arm in setting.finished_arms()]
     papers = [paper_numbers(*case) for case in cases]
     show_paper = any(papers)
-    columns = [("Dataset",), ("Method",), ("Tasks",), ("Fidelity",), ("Loss",), ("Seeds",)]
+    columns: list[tuple[str, ...]] = [("Dataset",), ("Method",), ("Tasks",), ("Fidelity",), ("Loss",), ("Seeds",)]
     columns += [(DEFINITIONS[key][0],) for key in _OVERVIEW]
     columns += [(f"Change of {DEFINITIONS[key][0]} (95 % interval)",) for key in _COMPARED]
     columns += [(f"Paper {DEFINITIONS[key][0]}",) for key in _COMPARED] if show_paper else []
@@ -28,7 +30,7 @@ def overview_table(study: Study) -> Table:
     for (setting, arm), paper in zip(cases, papers, strict=True):
         if arm is setting.finished_arms()[0]:
             table.rules.add(len(table.rows))
-        names = (setting.dataset_name, setting.method_name, len(setting.task_sizes), clean(setting.fidelity))
+        names = (setting.dataset_title, setting.method_title, len(setting.task_sizes), setting.fidelity)
         row = [name_cell(name) for name in (*names, arm.label, len(arm.seeds))]
         row += [spread_cell(arm.spread(key), best=_is_best(setting, arm, key)) for key in _OVERVIEW]
         row += [difference_cell(setting.difference(arm, key)) for key in _COMPARED]
@@ -55,10 +57,7 @@ def paper_layout_table(study: Study) -> Table:
         table.rules.add(len(table.rows))
         bests = {k: _best_mean([arms.get(k[0]) for arms in rows.values()], k[1]) for k in keys}
         for (loss, own), arms in rows.items():
-            added = clean(f"+ {LOSSES.get(loss, loss)}" + (f" ({own})" if own else ""))
-            below_baseline = any(other == BASELINE for other, _ in rows)
-            named = added if below_baseline else f"{group} {added}"
-            cells = [name_cell(group if loss == BASELINE else named)]
+            cells = [name_cell(_row_name(group, loss, own, arms, below=any(other == BASELINE for other, _ in rows)))]
             for place, key in keys:
                 arm = arms.get(place)
                 mean = _mean(arm, key)
@@ -71,10 +70,10 @@ def paper_layout_table(study: Study) -> Table:
 
 
 def metrics_table(setting: Setting) -> Table:
-    """All metrics of one setting: a column for each arm, and one for each difference to CE."""
+    """All metrics of one setting: a column for each arm and each reference, and one for each difference to CE."""
     arms, compared = setting.finished_arms(), setting.compared_arms()
-    columns = [("Metric",), *((arm.label,) for arm in arms)]
-    columns += [(f"{arm.label} − {LOSSES[BASELINE]} (95 % interval)",) for arm in compared]
+    columns = [("Metric",), *((arm.label,) for arm in arms), *((r.title,) for r in setting.references)]
+    columns += [(f"{arm.label} − {BASELINE_TITLE} (95 % interval)",) for arm in compared]
     title = f"{setting.title}: mean ± standard deviation over seeds, percent"
     table = Table(f"metrics-{setting.slug}", title, columns, 1)
     for key, (name, _) in DEFINITIONS.items():
@@ -82,8 +81,63 @@ def metrics_table(setting: Setting) -> Table:
             continue
         row = [name_cell(name)]
         row += [spread_cell(arm.spread(key), best=_is_best(setting, arm, key)) for arm in arms]
+        row += [spread_cell(reference.arm.spread(key)) for reference in setting.references]
         row += [difference_cell(setting.difference(arm, key)) for arm in compared]
         table.rows.append(row)
+    return table
+
+
+def ablation_table(setting: Setting) -> Table | None:
+    """The arms that differ in options of their loss alone, a row each; None where there are none."""
+    found = grids(setting)
+    if not found:
+        return None
+    options = list(dict.fromkeys(name for grid in found for name in grid.values))
+    columns = [("Loss",), *((clean(name),) for name in options), ("Seeds",)]
+    columns += [(DEFINITIONS[key][0],) for key in _COMPARED]
+    columns += [(f"Change of {DEFINITIONS[key][0]} (95 % interval)",) for key in _COMPARED]
+    title = f"{setting.title}: options of a loss; bold is the highest of them, chosen after the fact"
+    table = Table(f"ablation-{setting.slug}", title, columns, 2 + len(options))
+    for grid in found:
+        table.rules.add(len(table.rows))
+        best = {key: grid.best(key) for key in _COMPARED}
+        for arm in grid.arms:
+            names = [arm.loss_title, *(clean(dict(arm.own).get(name, "–")) for name in options)]
+            row = [*map(name_cell, names), name_cell(len(arm.seeds))]
+            row += [spread_cell(arm.spread(key), best=arm is best[key]) for key in _COMPARED]
+            row += [difference_cell(setting.difference(arm, key)) for key in _COMPARED]
+            table.rows.append(row)
+    return table
+
+
+def tasks_table(setting: Setting) -> Table:
+    """What each arm reaches after each task."""
+    names = ("All classes", "Tail so far", "Old classes", "New classes")
+    columns = [("After task",), ("Loss",), *((name,) for name in names)]
+    title = f"{setting.title}: after each task, percent, means over seeds"
+    table = Table(f"tasks-{setting.slug}", title, columns, 2)
+    rows = [(arm.label, arm) for arm in setting.finished_arms()]
+    rows += [(reference.title, reference.arm) for reference in setting.references if not reference.joint]
+    values = [(label, [arm.mean_over_seeds(key) for key in AFTER_TASK]) for label, arm in rows]
+    for task in range(len(setting.task_sizes)):
+        table.rules.add(len(table.rows))
+        for label, lists in values:
+            cells = [percent_cell(_known(found[task])) for found in lists]
+            table.rows.append([name_cell(task + 1), name_cell(label), *cells])
+    return table
+
+
+def confused_table(setting: Setting) -> Table:
+    """The classes most often taken for another, under each arm."""
+    columns = [("Loss",), ("Class",), ("Taken for",), ("Images of the class",), ("Of the other",), ("Share",)]
+    title = f"{setting.title}: pairs most often confused after the last task, percent of the class's images"
+    table = Table(f"confused-{setting.slug}", title, columns, 3)
+    classes = setting.classes()
+    for arm in setting.finished_arms():
+        table.rules.add(len(table.rows))
+        for true, pred, share in arm.most_confused():
+            names = (arm.label, classes.names[true], classes.names[pred], classes.counts[true], classes.counts[pred])
+            table.rows.append([*map(name_cell, names), percent_cell(share, digits=1)])
     return table
 
 
@@ -95,10 +149,10 @@ def seeds_table(setting: Setting) -> Table:
     for seed in sorted({seed for arm in setting.arms for seed in arm.seeds}):
         table.rules.add(len(table.rows))
         for arm in setting.finished_arms():
-            if seed in arm.results:
-                found = arm.results[seed]
+            if seed in arm.runs:
+                found = arm.runs[seed]
                 values = [percent_cell(found.metrics.get(key)) for key in keys]
-                run = name_cell(clean(found.run.path.name))
+                run = name_cell(clean(found.path.name))
                 table.rows.append([name_cell(seed), name_cell(arm.label), *values, run])
     return table
 
@@ -106,9 +160,9 @@ def seeds_table(setting: Setting) -> Table:
 def classes_table(setting: Setting) -> Table:
     """Every class of one setting, from many training images to few."""
     arms, compared, classes = setting.finished_arms(), setting.compared_arms(), setting.classes()
-    columns = [("Class",), ("Original index",), ("Part",), ("Training images",)]
+    columns: list[tuple[str, ...]] = [("Class",), ("Original index",), ("Part",), ("Training images",)]
     columns += [(arm.label, name) for arm in arms for name in ("Accuracy", "Precision")]
-    columns += [(f"{arm.label} − {LOSSES[BASELINE]}", "Accuracy") for arm in compared]
+    columns += [(f"{arm.label} − {BASELINE_TITLE}", "Accuracy") for arm in compared]
     title = f"{setting.title}: each class, percent, means over seeds"
     table = Table(f"classes-{setting.slug}", title, columns, 4)
     values = [arm.by_class(key) for arm in arms for key in ("accuracy", "precision")]
@@ -134,7 +188,16 @@ def class_differences(setting: Setting, arm: Arm) -> np.ndarray:
 
 
 def _place(setting: Setting) -> tuple:
-    return (setting.dataset_name, setting.task_sizes)
+    return (setting.dataset_title, setting.task_sizes)
+
+
+def _row_name(group: str, loss: str, own: str, arms: dict[tuple, Arm], below: bool) -> str:
+    """The method for CE and for what trains nothing; `+ TAL` `below` CE, otherwise `L2P + TAL`."""
+    if loss in (BASELINE, NO_LOSS):
+        return group
+    title = next(iter(arms.values())).loss_title
+    added = clean(f"+ {title}" + (f" ({own})" if own else ""))
+    return added if below else f"{group} {added}"
 
 
 def _place_titles(places: list[tuple]) -> dict[tuple, tuple[str, str]]:
@@ -153,16 +216,16 @@ def _place_titles(places: list[tuple]) -> dict[tuple, tuple[str, str]]:
 
 def _method_groups(study: Study) -> dict[str, dict[tuple[str, str], dict[tuple, Arm]]]:
     """Title of a method → (loss, its variant) → column → arm; what tells two methods apart is in the title."""
-    settings = sorted(study.finished, key=lambda s: (known_first(METHODS, s.method), s.fidelity))
+    settings = sorted(study.finished, key=lambda s: (method_place(s), s.fidelity))
     cases = [(setting, arm) for setting in settings for arm in setting.finished_arms()]
     fidelities = {setting.fidelity for setting, _ in cases}
     engines = {arm.engine for _, arm in cases}
     groups: dict[str, dict[tuple[str, str], dict[tuple, Arm]]] = {}
     for setting, arm in cases:
         extra = [setting.fidelity] if len(fidelities) > 1 else []
-        extra += [ENGINES.get(arm.engine, arm.engine)] if len(engines) > 1 else []
+        extra += [arm.record.engine.title] if len(engines) > 1 else []
         extra += [arm.variant] if arm.variant else []
-        title = clean(f"{setting.method_name} ({', '.join(extra)})" if extra else setting.method_name)
+        title = clean(f"{setting.method_title} ({', '.join(extra)})" if extra else setting.method_title)
         rows = groups.setdefault(title, {})
         rows.setdefault((arm.loss, arm.own_variant), {})[_place(setting)] = arm
     return groups

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilot_tal.rundir import Run, damaged
+from pilot_tal.record.run_dir import StoredRun, damaged
 
 CALIBRATED = 0.9  # mean α·w over the classes at the end of a task from which on we call TAL calibrated
 
@@ -21,22 +21,19 @@ class TaskState:
     weights: np.ndarray
 
 
-def read_states(run: Run) -> list[TaskState]:
+def read_states(run: StoredRun) -> list[TaskState]:
     """TAL's state in each logged task of a run; empty when nothing was logged.
 
     Raises:
-        PilotTalError: the log does not fit the tasks of the run.
+        UserError: the log does not fit the tasks of the run.
     """
     lines: dict[int, list[dict]] = {}
-    for line in run.tal_log():
-        task = line.get("task")
-        if not isinstance(task, int) or not 0 <= task < run.info.num_tasks:
-            raise damaged(run.path / "tal.jsonl", f"it names a task outside 0 … {run.info.num_tasks - 1}")
-        lines.setdefault(task, []).append(line)
-    return [_task_state(run, task, lines[task]) for task in sorted(lines)]
+    for line in run.state_log():
+        lines.setdefault(line["task"], []).append(line)
+    return [_task_state(run, task, found) for task, found in lines.items()]
 
 
-def mean_weights(run: Run) -> list[float]:
+def mean_weights(run: StoredRun) -> list[float]:
     """Mean α·w over the classes at the end of each task: near or above 1 when TAL is calibrated."""
     return [float(state.weights[-1].mean()) for state in read_states(run)]
 
@@ -49,17 +46,20 @@ def over_steps(states: list[TaskState]) -> Iterator[tuple[int, TaskState]]:
         before += int(state.steps[-1]) + 1
 
 
-def _task_state(run: Run, task: int, lines: list[dict]) -> TaskState:
-    stop = sum(run.info.task_sizes[: task + 1])
+def _task_state(run: StoredRun, task: int, lines: list[dict]) -> TaskState:
+    file, sizes = run.path / f"states/task{task:02d}.jsonl", run.record.stream.task_sizes
+    stop = sum(sizes[: task + 1])
     try:
         steps = np.array([line["step"] for line in lines], dtype=int)
         q, weights = (np.array([line[key] for line in lines], dtype=float) for key in ("Q", "weights"))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = "each line needs step, Q and weights, equally long in a task"
-        raise damaged(run.path / "tal.jsonl", reason) from error
+        raise damaged(file, reason) from error
+    if steps[0] < 0 or (np.diff(steps) <= 0).any() or not (np.isfinite(q).all() and np.isfinite(weights).all()):
+        raise damaged(file, "its steps must rise from 0 on, and Q and weights be numbers")
     # One weight for each class of the task, or for each class seen so far.
     classes = q.shape[1] if q.ndim == 2 else 0
-    if weights.shape != q.shape or classes not in (run.info.task_sizes[task], stop):
-        reason = f"task {task} has {run.info.task_sizes[task]} classes, but {classes} values a line"
-        raise damaged(run.path / "tal.jsonl", reason)
+    if weights.shape != q.shape or classes not in (sizes[task], stop):
+        reason = f"task {task} has {sizes[task]} classes, but {classes} values a line"
+        raise damaged(file, reason)
     return TaskState(task, steps, np.arange(stop - classes, stop), q, weights)

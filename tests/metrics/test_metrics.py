@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
+from data_lt.errors import UserError
 from pilot_tal import metrics
-from pilot_tal.errors import PilotTalError
 
 
 def random_run(seed: int, task_sizes=(4, 3, 3), tests=6):
@@ -52,6 +52,15 @@ def test_same_numbers_as_scikit_learn(seed):
             expected = sk.accuracy_score(true_t[mask], pred_t[mask]) if j <= t else None
             value = found["task_matrix"][t][j]
             assert value == (None if expected is None else pytest.approx(expected, rel=1e-12))
+        for key, part in (("old", true_t < bounds[t]), ("new", true_t >= bounds[t])):
+            expected = pytest.approx(sk.accuracy_score(true_t[part], pred_t[part]), rel=1e-12) if part.any() else None
+            assert found[f"{key}_after_task"][t] == expected
+        tail = [label for label in found["tail_classes"] if label < bounds[t + 1]]
+        expected = sk.recall_score(true_t, pred_t, labels=tail, average="macro") if tail else None
+        assert found["tail_after_task"][t] == (None if expected is None else pytest.approx(expected, rel=1e-12))
+    for key, values in (("a_tail_avg", "tail"), ("a_old", "old"), ("a_new", "new")):
+        known = [value for value in found[f"{values}_after_task"] if value is not None]
+        assert found[key] == pytest.approx(np.mean(known), rel=1e-12)
 
 
 def test_unbalanced_test_images_as_scikit_learn_counts_them():
@@ -78,6 +87,10 @@ def test_an_example_worked_out_by_hand():
     assert found["a_mean"] == found["a_last"] == 0.625
     assert found["a_avg"] == (0.875 + 0.625) / 2
     assert found["many"] == 0.5 and found["medium"] == 0.875 and found["few"] == 0.25
+    assert (found["third_rare"], found["third_middle"], found["third_frequent"]) == ((0.25 + 1) / 2, 0.75, 0.5)
+    assert found["tail_after_task"] == [1.0, 0.625] and found["a_tail_avg"] == (1.0 + 0.625) / 2
+    assert found["old_after_task"] == [None, 0.375] and found["a_old"] == 0.375
+    assert found["new_after_task"] == [0.875, 0.875] and found["a_new"] == 0.875
     assert found["worst_class"] == 0.25 and found["worst_class_label"] == 1
     assert found["task_matrix"] == [[0.875, None], [0.375, 0.875]]
     assert found["forgetting"] == 0.5
@@ -145,7 +158,7 @@ def test_unfinished_run_is_measured_over_what_it_has_seen():
     ],
 )
 def test_wrong_input_is_refused_with_a_sentence(change, sentence):
-    with pytest.raises(PilotTalError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         metrics.summarize(*change(*random_run(0)))
 
 
@@ -165,8 +178,39 @@ def test_properties_of_the_summary(seed, sizes):
         assert found["a_mean"] == pytest.approx(whole)
         low, high = sorted((found["a_tail"], found["a_head"]))
         assert low - 1e-12 <= found["harmonic_mean"] <= high + 1e-12
-    groups = metrics.shot_groups(counts)
-    assert sorted(np.concatenate(list(groups.values()))) == list(range(classes))
+    for groups in (metrics.shot_groups(counts), metrics.thirds(counts, order)):
+        assert sorted(np.concatenate(list(groups.values()))) == list(range(classes))
+    assert metrics.misfits(found, task_sizes) == []
+
+
+def test_thirds_go_by_the_counts_alone():
+    counts, order = [5, 5, 90, 1, 7, 7, 7, 2], [7, 6, 5, 4, 3, 2, 1, 0]
+    found = {name: part.tolist() for name, part in metrics.thirds(counts, order).items()}
+    # 1, 2 and of the two with 5 the one with original index 6; then the other 5 and two of the 7s by original index.
+    assert found == {"third_frequent": [2, 4], "third_middle": [0, 5, 6], "third_rare": [1, 3, 7]}
+    assert set(metrics.thirds([4, 3], [0, 1])) == {"third_rare", "third_middle"}
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("a_tail", 1.5), ("a_tail", "0.5"), ("a_tail", math.nan), ("a_tail", [0.5]), ("a_tail", True), ("third_rare", -2),
+    ("accuracy_after_task", [0.5]), ("old_after_task", None), ("tail_after_task", [0.1, 0.2, "x"]),
+    ("task_matrix", [[0.5] * 3] * 2), ("task_matrix", 3), ("per_class", None), ("per_class", [1]),
+])  # fmt: skip
+def test_metrics_that_do_not_fit_are_named(key, value):
+    predictions, task_sizes, counts, order = random_run(1)
+    found = metrics.summarize(predictions, task_sizes, counts, order)
+    wrong = metrics.misfits(found | {key: value}, task_sizes)
+    assert wrong == ([*metrics.PER_CLASS, "test_images"] if key == "per_class" else [key])
+    del found[key]
+    assert bool(metrics.misfits(found, task_sizes)) == (key not in metrics.GROUPS)
+
+
+@pytest.mark.parametrize(("key", "value"), [("accuracy", [0.5]), ("f1", None), ("test_images", [1.5] * 10)])
+def test_lists_over_classes_that_do_not_fit_are_named(key, value):
+    predictions, task_sizes, counts, order = random_run(1)
+    found = metrics.summarize(predictions, task_sizes, counts, order)
+    found["per_class"][key] = value
+    assert metrics.misfits(found, task_sizes) == [key]
 
 
 @given(seed=st.integers(0, 10**6))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 from pilot_tal.metrics import Difference, Spread, paired_difference, spread
 
 values = st.lists(st.floats(0, 1), min_size=2, max_size=8)
@@ -32,7 +32,7 @@ def test_only_shared_seeds_count():
 
 
 def test_no_seed_at_all_is_refused():
-    with pytest.raises(PilotTalError, match="at least one seed"):
+    with pytest.raises(UserError, match="at least one seed"):
         spread([])
 
 

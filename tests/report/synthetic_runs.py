@@ -1,15 +1,29 @@
 """Run directories with made-up but plausible results, written through the real run-directory code."""
 
-import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from pilot_tal.metrics import summarize
-from pilot_tal.rundir import RunInfo, run_name, write_predictions, write_result, write_run
+from data_lt import CARDS
+from pilot_tal.learners import LEARNERS
+from pilot_tal.losses import LOSSES
+from pilot_tal.record.run_dir import write_log, write_predictions, write_record, write_result
+from pilot_tal.record.run_record import (
+    NO_LOSS,
+    BackboneRecord,
+    DataRecord,
+    EngineRecord,
+    LossRecord,
+    MethodRecord,
+    RunRecord,
+    StreamRecord,
+)
 
 SEEDS = (1993, 1994, 1995)
+ENGINES = {"native": "native", "lamda-pilot": "LAMDA-PILOT"}
+BACKBONE = BackboneRecord("vit_base_patch16_224.augreg_in21k_ft_in1k", "hub")
 
 
 def long_tailed_counts(classes: int, n_max: int, n_min: int) -> np.ndarray:
@@ -18,8 +32,7 @@ def long_tailed_counts(classes: int, n_max: int, n_min: int) -> np.ndarray:
     return np.maximum(n_min, np.round(n_max * (n_min / n_max) ** ranks)).astype(int)
 
 
-def write_run_directory(
-    root: Path,
+def make_record(
     *,
     dataset="demo_lt",
     method="l2p",
@@ -29,48 +42,68 @@ def write_run_directory(
     engine="native",
     task_sizes=(10,) * 5,
     counts=None,
-    tests=20,
-    tail_gain=0.0,
     epochs=20,
-    tasks_done=None,
-    steps_a_task=400,
     class_names=None,
     notes=(),
-    config=None,
-) -> Path:
-    """Writes one run; `tail_gain` is added to the chance that an image of a rare class is right."""
+    settings=None,
+    options=None,
+    checksum=None,
+    recipe=None,
+    backbone=None,
+    quick=False,
+    changed=None,
+    environment=(),
+) -> RunRecord:
+    """The record of a run; what is not given is as in the paper's setting."""
     classes = sum(task_sizes)
     counts = long_tailed_counts(classes, 60, 3) if counts is None else np.asarray(counts)
     order = np.random.default_rng(seed).permutation(classes)
     names = class_names or [f"class {i:03d}" for i in range(classes)]
-    done = len(task_sizes) if tasks_done is None else tasks_done
-    info = RunInfo(
-        dataset=dataset,
-        method=method,
-        loss=loss,
+    title = "no loss" if loss == NO_LOSS else _title(LOSSES, loss)
+    return RunRecord(
+        engine=EngineRecord(engine, ENGINES.get(engine, engine)),
+        method=MethodRecord(
+            method, _title(LEARNERS, method), fidelity, ({"tuned_epoch": epochs} if epochs else {}) | (settings or {})
+        ),
+        loss=LossRecord(loss, title, options or {}),
         seed=seed,
-        fidelity=fidelity,
-        engine=engine,
-        task_sizes=task_sizes,
-        class_names=[names[k] for k in order],
-        class_order=order.tolist(),
-        train_counts=counts[order].tolist(),
-        notes=notes,
+        data=DataRecord(dataset, _title(CARDS, dataset), checksum, recipe or {}),
+        backbone=replace(BACKBONE, **(backbone or {})),
+        stream=StreamRecord(
+            transform="pilot",
+            normalize="none",
+            order="shuffled",
+            task_sizes=tuple(task_sizes),
+            class_names=tuple(names[k] for k in order),
+            class_order=tuple(order.tolist()),
+            train_counts=tuple(counts[order].tolist()),
+        ),
+        quick=quick,
+        changed=changed or ({"tuned_epoch": [epochs, 20]} if epochs != 20 and not quick else {}),
+        notes=tuple(notes),
+        environment=tuple(environment),
     )
-    config = {"dataset": dataset, "method": method, "loss": loss, "seed": seed, "epochs": epochs} | (config or {})
+
+
+def write_run_directory(
+    root: Path, *, record=None, tests=20, tail_gain=0.0, tasks_done=None, steps_a_task=400, states=None, **options
+) -> Path:
+    """Writes one run; `tail_gain` is added to the chance that an image of a rare class is right.
+
+    `states` are the lines of TAL's log for each task, in place of made-up ones; an empty list leaves the log out.
+    """
+    record = record or make_record(**options)
+    done = record.num_tasks if tasks_done is None else tasks_done
     # Names may be hostile; the directory of a run is not what they are tried on.
-    hashed = config | {"engine": engine, "fidelity": fidelity, "sizes": task_sizes}
-    path = root / re.sub(r"[^A-Za-z0-9_-]", "", run_name(dataset, method, loss, seed, hashed))
-    write_run(path, info, config, {"torch": "0.0"})
-    predictions = [_predict(info, task, tests, tail_gain) for task in range(done)]
+    path = root / re.sub(r"[^A-Za-z0-9_-]", "", record.name)
+    write_record(path, record)
+    predictions = [_predict(record, task, tests, tail_gain) for task in range(done)]
     for task, (true, pred) in enumerate(predictions):
         write_predictions(path, task, [f"{y}/{i}.png" for i, y in enumerate(true)], true, pred)
-    if done:
-        metrics = summarize(predictions, info.task_sizes, info.train_counts, info.class_order)
-        write_result(path, done, done == len(task_sizes), metrics)
-    if loss == "tal":
-        lines = [line for task in range(done) for line in _tal_lines(info, task, steps_a_task)]
-        (path / "tal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        if record.loss.name == "tal" and states != []:
+            lines = _tal_lines(record, task, steps_a_task) if states is None else states[task]
+            write_log(path, "states", task, lines)
+    write_result(path, record, predictions, done == record.num_tasks)
     return path
 
 
@@ -83,13 +116,18 @@ def write_comparison(root: Path, losses=(("ce", 0.0), ("tal", 0.12)), seeds=SEED
     ]
 
 
-def _predict(info: RunInfo, task: int, tests: int, tail_gain: float):
+def _title(registry, name: str) -> str:
+    return registry[name].title if name in registry else name
+
+
+def _predict(record: RunRecord, task: int, tests: int, tail_gain: float):
     """Rare and old classes are harder; wrong images go to frequent and recent classes."""
-    rng = np.random.default_rng([info.seed, task, len(info.loss)])
-    seen = sum(info.task_sizes[: task + 1])
-    counts = np.array(info.train_counts[:seen], dtype=float)
+    stream = record.stream
+    rng = np.random.default_rng([record.seed, task, len(record.loss.name)])
+    seen = sum(stream.task_sizes[: task + 1])
+    counts = np.array(stream.train_counts[:seen], dtype=float)
     rarity = 1 - np.log(counts / counts.min() + 1) / np.log(counts.max() / counts.min() + 1)
-    age = task - np.repeat(np.arange(task + 1), info.task_sizes[: task + 1])
+    age = task - np.repeat(np.arange(task + 1), stream.task_sizes[: task + 1])
     chance = np.clip(0.9 - 0.5 * rarity - 0.04 * age + tail_gain * rarity, 0.05, 0.98)
     pull = counts / (1 + 0.3 * age)
     true = np.repeat(np.arange(seen), tests)
@@ -97,14 +135,14 @@ def _predict(info: RunInfo, task: int, tests: int, tail_gain: float):
     return true, np.where(rng.random(true.size) < chance[true], true, wrong)
 
 
-def _tal_lines(info: RunInfo, task: int, steps: int, lam=0.995, lines=60):
+def _tal_lines(record: RunRecord, task: int, steps: int, lam=0.995, lines=60):
     """TAL's state with r = 1 under class frequencies that do not change."""
-    first = sum(info.task_sizes[:task])
-    counts = np.array(info.train_counts[first : first + info.task_sizes[task]], dtype=float)
+    sizes = record.stream.task_sizes
+    first = sum(sizes[:task])
+    counts = np.array(record.stream.train_counts[first : first + sizes[task]], dtype=float)
     p, alpha, x = counts / counts.sum(), 2 * len(counts) - 1, np.zeros(len(counts))
     kept = set(np.linspace(0, steps - 1, min(lines, steps)).astype(int).tolist())
     for step in range(steps):
         x = x + (1 - lam) * (p - (1 - p) * x - x)
         if step in kept:
-            q, weights = (x / (1 - lam)).tolist(), (alpha * x).tolist()
-            yield {"task": task, "step": step, "alpha": alpha, "Q": q, "weights": weights}
+            yield {"step": step, "Q": (x / (1 - lam)).tolist(), "weights": (alpha * x).tolist()}

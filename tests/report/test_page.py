@@ -1,16 +1,22 @@
 """The page and its files: complete, self-contained, escaped, the same every time."""
 
+import base64
+import errno
+import hashlib
+import os
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from io import StringIO
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 from synthetic_runs import write_comparison, write_run_directory
 
+from data_lt.errors import UserError
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.report import build_report, print_summary
 
@@ -57,12 +63,18 @@ def report(request):
 
 def test_page_is_whole_and_needs_nothing_from_outside(report):
     page = read(report)
-    assert not {"script", "iframe", "object", "img", "link"} & set(page.tags)
+    assert not {"iframe", "object", "img", "link"} & set(page.tags)
     assert page.values("src") == []
+    assert page.tags.count("script") == 1 + page.tags.count("section") - ("Not reached" in page.text)
     assert not [key for key, _ in page.attributes if key.startswith("on")]
     text = report.read_text(encoding="utf-8")
     assert not re.search(r"@import|url\((?!#)", text)
-    links = page.values("href") + page.values("xlink:href")
+    images = [link for link in page.values("xlink:href") if link.startswith("data:image/png;base64,")]
+    links = [link for link in page.values("href") + page.values("xlink:href") if link not in images]
+    policy = next(value for value in page.values("content") if value.startswith("default-src 'none'"))
+    (allowed,) = re.findall(r"script-src 'sha256-([^']+)'$", policy)
+    script = text[text.rindex("<script>") + 8 : text.rindex("</script>")]
+    assert base64.b64decode(allowed) == hashlib.sha256(script.encode()).digest()
     for link in links:
         if not link.startswith("#"):
             assert (report.parent / link).is_file(), link
@@ -76,9 +88,9 @@ def test_every_plot_is_on_the_page_and_a_file_of_its_own(demo_report):
     page = read(demo_report)
     files = sorted(path.stem for path in (demo_report.parent / "plots").glob("*/*.svg"))
     assert files == [
-        "accuracy-after-task", "accuracy-by-class", "class-distribution", "difference-by-class-tal",
-        "differences-a-mean", "differences-a-tail", "precision-recall", "precision-recall-by-task",
-        "tal-state-tal", "task-matrix-ce", "task-matrix-difference-tal", "task-matrix-tal",
+        "accuracy-after-task", "accuracy-by-class", "class-distribution", "confusion-ce", "confusion-tal",
+        "difference-by-class-tal", "differences-a-mean", "differences-a-tail", "parts-after-task", "precision-recall",
+        "precision-recall-by-task", "tal-state-tal", "task-matrix-ce", "task-matrix-difference-tal", "task-matrix-tal",
     ]  # fmt: skip
     assert page.tags.count("svg") == page.tags.count("figure") == len(files)
     for path in (demo_report.parent / "plots").glob("*/*.svg"):
@@ -92,7 +104,7 @@ def test_tables_come_in_three_formats(demo_report):
     tables = demo_report.parent / "tables"
     names = {path.stem for path in tables.iterdir()}
     assert names == {"overview", "paper_layout"} | {
-        f"{kind}-demo-lt-l2p-5-tasks-pilot" for kind in ("metrics", "seeds", "classes")
+        f"{kind}-demo-lt-l2p-5-tasks-pilot" for kind in ("metrics", "tasks", "confused", "seeds", "classes")
     }
     assert {path.name for path in tables.iterdir()} == {f"{n}.{e}" for n in names for e in ("csv", "md", "tex")}
 
@@ -136,7 +148,7 @@ def test_hostile_names_are_text_and_nothing_else(mixed_report):
             content = path.read_text(encoding="utf-8")
             assert "\x00" not in content and "\u202e" not in content
             if path.suffix != ".csv":
-                assert "<script" not in content, path
+                assert "<script>alert" not in content, path
         assert re.fullmatch(r"[a-z0-9._-]+", path.name)
     tex = (mixed_report.parent / "tables" / "overview.tex").read_text()
     assert "\\input" not in tex and r"\textbackslash{}input\{b\}" in tex
@@ -173,10 +185,9 @@ def test_summary_fits_a_terminal_and_prints_names_literally(mixed_runs):
     assert max(map(len, text.splitlines())) <= 100
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "pilot_tal", "report", *map(str, arguments)], capture_output=True, text=True
-    )
+def command(*arguments, cwd=None):
+    line = [sys.executable, "-m", "pilot_tal", "report", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, env={**os.environ, "COLUMNS": "120"})
 
 
 def test_command_writes_beside_the_runs(tmp_path):
@@ -191,9 +202,45 @@ def test_command_writes_beside_the_runs(tmp_path):
     assert done.returncode == 0 and (tmp_path / "elsewhere" / "index.html").is_file()
     # Two processes, hence two hash seeds: the same runs give the same bytes.
     files = [path.relative_to(tmp_path / "elsewhere") for path in (tmp_path / "elsewhere").rglob("*.*")]
-    assert len(files) == 1 + 5 * 3 + 12
+    assert len(files) == 1 + 7 * 3 + 15
     for name in files:
         assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "runs/report" / name).read_bytes(), name
+
+
+def test_command_refuses_an_empty_path(tmp_path, demo_runs):
+    for arguments in ([""], [" "], [demo_runs, ""], [demo_runs, "-o", ""]):
+        done = command(*arguments, cwd=tmp_path)
+        assert done.returncode == 2 and "is empty; give a path" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_an_example():
+    assert "pilot-tal report runs -o report" in command("--help").stdout
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, demo_runs, monkeypatch):
+    written = []
+
+    def full(path, content):
+        written.append(path)
+        if len(written) > 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, content)
+
+    write = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match=r"cannot write to .*report: No space left on device"):
+        build_report([demo_runs], tmp_path / "report")
+    assert len(written) == 21 and list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, demo_runs, monkeypatch):
+    page = build_report([demo_runs], tmp_path / "report")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(UserError):
+        build_report([demo_runs], page.parent)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_command_refuses_what_is_no_run(tmp_path):
@@ -203,4 +250,4 @@ def test_command_refuses_what_is_no_run(tmp_path):
     path = write_run_directory(tmp_path, counts=[9, 5], task_sizes=(2,), tests=2)
     (path / "predictions" / "task00.csv").write_text("image,true,pred\na,0,7\n")
     done = command(tmp_path)
-    assert done.returncode == 2 and "labels outside 0 … 1" in done.stderr
+    assert done.returncode == 2 and "task00.csv is damaged" in done.stderr

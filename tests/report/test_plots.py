@@ -3,7 +3,7 @@
 from synthetic_runs import write_run_directory
 
 from pilot_tal.report import plots_tal
-from pilot_tal.report.study import load_study
+from pilot_tal.report.grouping import load_study
 from pilot_tal.report.svg import figure, style, to_svg
 
 

@@ -13,13 +13,13 @@ from rich.console import Console
 from sklearn.metrics import recall_score
 from synthetic_runs import long_tailed_counts, write_comparison
 
+from pilot_tal.record.run_dir import load_run
 from pilot_tal.report import tables
+from pilot_tal.report.display import clean, points
+from pilot_tal.report.formats import Cell, Table, latex, name_cell, to_csv, to_latex, to_markdown
+from pilot_tal.report.grouping import load_study
 from pilot_tal.report.paper import paper_table
-from pilot_tal.report.study import load_study
 from pilot_tal.report.summary import print_summary
-from pilot_tal.report.table import Cell, Table, to_csv, to_latex, to_markdown
-from pilot_tal.report.text import clean, latex, points
-from pilot_tal.rundir import load_run
 
 FULL_CUB = {"dataset": "cub_lt", "counts": long_tailed_counts(200, 40, 2), "tests": 2, "steps_a_task": 3}
 
@@ -35,7 +35,7 @@ def test_csv_holds_the_unrounded_numbers_of_the_predictions(demo_runs):
         for path in demo_runs.glob(f"*-{loss}-*"):
             run = load_run(path)
             recall = recall_score(*run.predictions[-1], average=None)
-            smallest = np.lexsort((run.info.class_order, run.info.train_counts))[:25]
+            smallest = np.lexsort((run.record.stream.class_order, run.record.stream.train_counts))[:25]
             expected.setdefault(loss, []).append((recall.mean(), recall[smallest].mean()))
     for row, loss in ((ce, "ce"), (tal, "tal")):
         means, deviations = np.mean(expected[loss], axis=0), np.std(expected[loss], axis=0, ddof=1)
@@ -221,6 +221,38 @@ def test_differences_of_classes_have_a_sign(demo_runs):
     (setting,) = load_study([demo_runs]).settings
     shown = [row[-1].text for row in tables.classes_table(setting).rows]
     assert {text[0] for text in shown if text != "0.0"} == {"+", "−"}
+
+
+FORMULAS = ["=cmd()", "+1", "-1", "@SUM(1)", "'=1", "''", "＝A1", "\t=1", "\r=1", "a", 'x;=1,"y"', "=1\n"]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_spreadsheet_runs_no_name_and_a_reader_gets_it_back(name):
+    numbers = Cell("−1.00", values=(("", -1.0), ("none", None)))
+    table = Table("t", "title", [(name,), ("x",), ("n",)], 1, [[Cell(name), numbers, name_cell(-3)]])
+    head, line = csv.reader(io.StringIO(to_csv(table), newline=""))
+    assert line[1:] == ["-1.0", "", "-3"]  # numbers stay numbers
+    for text in (head[0], line[0]):
+        assert not text.startswith(tuple("=+-@\t\r\n＝＋－＠"))
+        assert text.removeprefix("'") == name.strip() or text.removeprefix("'") == name
+    assert f'"{line[0]}"'.replace('"y"', '""y""') in to_csv(table)  # quoted whatever the separator is
+
+
+@given(st.text(max_size=20))
+def test_every_name_comes_back_from_the_csv(name):
+    table = Table("t", "title", [("c",)], 1, [[Cell(name)]])
+    (_, (text,)) = csv.reader(io.StringIO(to_csv(table), newline=""))
+    assert text.removeprefix("'") == name and not text.startswith(tuple("=+-@\t\r\n"))
+
+
+def test_hostile_class_names_stand_guarded_in_the_tables(tmp_path):
+    names = ["=cmd()", "+1", "-1", "@SUM(1)"]
+    small = {"counts": [9, 5, 4, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
+    write_comparison(tmp_path, seeds=(1,), class_names=names, **small)
+    (setting,) = load_study([tmp_path]).settings
+    found = rows(tables.classes_table(setting))
+    assert [row["Class"] for row in found] == [f"'{name}" for name in names]
+    assert [row["Training images"] for row in found] == ["9", "5", "4", "3"]
 
 
 def test_no_signed_zero():

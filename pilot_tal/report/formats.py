@@ -1,14 +1,37 @@
 """A table, and the same table as CSV (unrounded), Markdown and LaTeX. The page renders it as HTML."""
 
-import csv
-import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, SupportsInt
 
 from pilot_tal.metrics import Difference, Spread
-from pilot_tal.report.text import interval, latex, markdown, percent, points
+from pilot_tal.report.display import clean, interval, percent, points
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "−": "$-$",
+    "±": r"$\pm$",
+    "α": r"$\alpha$",
+    "·": r"$\cdot$",
+    "×": r"$\times$",
+    "…": r"\ldots{}",
+}
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠'")  # beginnings that make a spreadsheet run a text, and our own mark for them
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 
 
 @dataclass(frozen=True)
@@ -28,7 +51,7 @@ class Table:
 
     name: str
     title: str
-    columns: list[tuple[str, ...]]
+    columns: Sequence[tuple[str, ...]]
     labels: int
     rows: list[list[Cell]] = field(default_factory=list)
     rules: set[int] = field(default_factory=set)
@@ -51,18 +74,18 @@ class Table:
         return (*own, *padded[: level + 1])
 
 
-def name_cell(text: object) -> Cell:
-    """A name or a number that is printed as it is."""
-    return Cell(str(text))
+def name_cell(name: str | SupportsInt) -> Cell:
+    """A name or a whole number that is printed as it is."""
+    return Cell(str(name), values=() if isinstance(name, str) else (("", int(name)),))
 
 
-def spread_cell(spread: Spread | None, **marks: bool) -> Cell:
+def spread_cell(spread: Spread | None, best: bool = False) -> Cell:
     """Mean ± deviation; a dash where there is none."""
     if spread is None:
         return Cell("–", values=(("mean", None), ("std", None)))
     values = (("mean", _percent(spread.mean)), ("std", _percent(spread.std)))
     detail = f"± {percent(spread.std)}" if spread.std is not None else ""
-    return Cell(percent(spread.mean), detail, values, **marks)
+    return Cell(percent(spread.mean), detail, values, best)
 
 
 def difference_cell(difference: Difference | None) -> Cell:
@@ -74,9 +97,9 @@ def difference_cell(difference: Difference | None) -> Cell:
     return Cell(points(difference.mean), detail, (*found.items(), ("seeds", difference.n)))
 
 
-def percent_cell(value: float | None, digits: int = 2, **marks: bool) -> Cell:
+def percent_cell(value: float | None, digits: int = 2, best: bool = False, top: bool = False) -> Cell:
     """One fraction in percent."""
-    return Cell(percent(value, digits), values=(("", _percent(value)),), **marks)
+    return Cell(percent(value, digits), values=(("", _percent(value)),), best=best, top=top)
 
 
 def points_cell(value: float | None, digits: int = 2) -> Cell:
@@ -88,16 +111,13 @@ def to_csv(table: Table) -> str:
     """CSV with a column for each value behind a cell."""
     parts = [list(dict.fromkeys(key for row in table.rows for key, _ in row[i].values)) for i in _columns(table)]
     titles = [" ".join(filter(None, column)) for column in table.columns]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(f"{titles[i]} {key}".strip() for i in _columns(table) for key in parts[i] or [""])
+    lines: list[list[Any]] = [[f"{titles[i]} {key}".strip() for i in _columns(table) for key in parts[i] or [""]]]
     for row in table.rows:
-        line: list[Any] = []
+        lines.append([])
         for i in _columns(table):
             values = dict(row[i].values)
-            line += [values.get(key) for key in parts[i]] if parts[i] else [row[i].text]
-        writer.writerow("" if value is None else value for value in line)
-    return text.getvalue()
+            lines[-1] += [values.get(key) for key in parts[i]] if parts[i] else [row[i].text]
+    return "".join(",".join(map(_csv_field, line)) + "\n" for line in lines)
 
 
 def to_markdown(table: Table) -> str:
@@ -125,6 +145,27 @@ def to_latex(table: Table) -> str:
         lines.append(" & ".join(map(_latex_cell, row)) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def latex(text: str) -> str:
+    """`text` as LaTeX prints it literally."""
+    return "".join(_LATEX.get(c, c) for c in clean(text))
+
+
+def markdown(text: str) -> str:
+    """`text` as Markdown prints it literally, also inside a table."""
+    plain = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKDOWN.sub(r"\\\1", plain)
+
+
+def _csv_field(value: Any) -> str:
+    """Numbers bare; texts in quotes, with an apostrophe before what a spreadsheet would take for a formula."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return str(value)
+    mark = "'" if value.startswith(_FORMULA) else ""
+    return f'"{mark}{value.replace(chr(34), 2 * chr(34))}"'
 
 
 def _latex_header(table: Table, level: int) -> list[str]:

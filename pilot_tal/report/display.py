@@ -1,7 +1,7 @@
-"""Names and numbers as the report prints them, and the escapes of its formats.
+"""Names and numbers as the report prints them.
 
-Names of classes, datasets and losses come from outside; `clean` makes them printable, and each format
-escapes them in one place: HTML in the template engine, Markdown and LaTeX here.
+Names of classes, datasets and losses come from outside; `clean` makes them printable, and each format escapes them
+in one place: HTML in the template engine, the others in `formats`.
 """
 
 import hashlib
@@ -9,54 +9,7 @@ import re
 
 from pilot_tal.metrics import Difference, Spread
 
-DATASETS = {
-    "cub_lt": "CUB-LT",
-    "imagenetr_lt": "ImageNetR-LT",
-    "food101_lt": "Food101-LT",
-    "demo_lt": "Demo-LT",
-    "folder_lt": "Folder-LT",
-}
-METHODS = {
-    "l2p": "L2P",
-    "dualprompt": "DualPrompt",
-    "coda_prompt": "CODA-Prompt",
-    "lae": "LAE",
-    "mos": "MOS",
-}
-LOSSES = {
-    "ce": "CE",
-    "tal": "TAL",
-    "balanced_softmax": "Balanced softmax",
-    "logit_adjustment": "Logit adjustment",
-    "focal": "Focal",
-    "class_balanced": "Class-balanced",
-    "ldam": "LDAM",
-}
-ENGINES = {"native": "native", "lamda-pilot": "LAMDA-PILOT", "pycil": "PyCIL"}
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "−": "$-$",
-    "±": r"$\pm$",
-    "α": r"$\alpha$",
-    "·": r"$\cdot$",
-    "×": r"$\times$",
-    "…": r"\ldots{}",
-}
 _LONGEST_SLUG = 60
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 
 
 def clean(name: object) -> str:
@@ -68,17 +21,6 @@ def clean(name: object) -> str:
 def shorten(text: str, limit: int = 40) -> str:
     """`text`, cut with an ellipsis where it is longer than `limit`."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def latex(text: str) -> str:
-    """`text` as LaTeX prints it literally."""
-    return "".join(_LATEX.get(c, c) for c in clean(text))
-
-
-def markdown(text: str) -> str:
-    """`text` as Markdown prints it literally, also inside a table."""
-    plain = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _MARKDOWN.sub(r"\\\1", plain)
 
 
 def slug(text: str) -> str:

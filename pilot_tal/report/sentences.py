@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from pilot_tal.metrics import Difference
-from pilot_tal.report.defaults import changes
+from pilot_tal.report.display import clean, exact, interval, number, points
 from pilot_tal.report.paper import departures, paper_arms
-from pilot_tal.report.study import BASELINE, Arm, Setting, Study, same_data
+from pilot_tal.report.study import BASELINE, BASELINE_TITLE, OF_SETTING, Arm, Setting, Study, same_data
 from pilot_tal.report.tal_state import CALIBRATED, mean_weights
-from pilot_tal.report.text import LOSSES, clean, exact, interval, number, points
 
 _VOTED = ("l2p", "dualprompt")  # methods that choose prompts by a vote of the batch in `pilot` fidelity
 
@@ -16,13 +15,13 @@ def lead_sentences(study: Study) -> list[str]:
     """What each loss does to the tail against CE, a paragraph each; plain when there is nothing to say."""
     found: dict[str, list[tuple[Setting, Arm, Difference]]] = {}
     for setting in study.settings:
-        for arm in setting.compared_arms():
+        for arm in setting.compared_arms() if not setting.is_bound else ():
             difference = setting.difference(arm, "a_tail")
             if arm.counts and difference is not None:
                 found.setdefault(arm.loss, []).append((setting, arm, difference))
     if not found:
         return [_nothing_to_compare(study)]
-    return [_one(*cases[0]) if len(cases) == 1 else _many(loss, cases) for loss, cases in found.items()]
+    return [_one(*cases[0]) if len(cases) == 1 else _many(cases) for cases in found.values()]
 
 
 def verdict(difference: Difference, loss: str) -> str:
@@ -42,47 +41,51 @@ def verdict(difference: Difference, loss: str) -> str:
 def study_caveats(study: Study) -> list[str]:
     """What a reader must know about the runs as a whole."""
     found = list(study.remarks)
-    quick = sum(len(arm.results) for setting in study.settings for arm in setting.arms if not arm.counts)
+    quick = sum(len(arm.runs) for setting in study.settings for arm in setting.arms if not arm.counts)
     if quick:
         found.append(f"In no headline, no overview plot and never bold: {number(quick, 'quick run')} of a few steps.")
     for setting in study.settings:
         for arm in setting.arms:
             for run in arm.unfinished:
-                done = f"{len(run.predictions)} of {number(run.info.num_tasks, 'task')} done"
+                done = f"{len(run.predictions)} of {number(run.record.num_tasks, 'task')} done"
                 found.append(f"Unfinished and in no mean: {clean(run.path.name)} ({done}).")
     return found
 
 
 def setting_caveats(setting: Setting) -> list[str]:
     """What was not reached in one setting."""
-    found = [*_data_caveats(setting), *_seed_caveats(setting), *_calibration_caveats(setting)]
+    found = [
+        *_data_caveats(setting),
+        *_no_loss_caveats(setting),
+        *_seed_caveats(setting),
+        *_calibration_caveats(setting),
+    ]
     if setting.fidelity == "pilot" and setting.method in _VOTED:
         found.append(
-            f"Fidelity pilot: {setting.method_name} lets each batch vote for one set of prompts, in "
+            f"Fidelity pilot: {setting.method_title} lets each batch vote for one set of prompts, in "
             "evaluation too, so a prediction depends on the images that share its batch. With fidelity=fixed "
             "each image chooses its own."
         )
     found += _paper_caveats(setting)
-    runs = [result.run for arm in setting.arms for result in arm.results.values()]
-    notes = [clean(note) for run in runs for note in run.info.notes]
+    runs = [run for arm in setting.arms for run in arm.runs.values()]
+    notes = [clean(note) for run in runs for note in run.record.notes]
     return found + [note for note in dict.fromkeys(notes) if note not in found]
 
 
 def _one(setting: Setting, arm: Arm, difference: Difference) -> str:
-    where = f"{setting.dataset_name} with {setting.method_name} in {setting.tasks_name}"
+    where = f"{setting.dataset_title} with {setting.method_title} in {setting.tasks_title}"
     shown = interval(difference, 1)
     seeds = number(difference.n, "seed")
     detail = f"95 % interval {shown}, {seeds}" if shown else f"no interval, {seeds}"
     return (
         f"On the tail, {arm.label} changes accuracy by {points(difference.mean, 1)} points against "
-        f"{LOSSES[BASELINE]} ({detail}; {where}). {verdict(difference, arm.label)}"
+        f"{BASELINE_TITLE} ({detail}; {where}). {verdict(difference, arm.label)}"
     )
 
 
-def _many(loss: str, cases: list[tuple[Setting, Arm, Difference]]) -> str:
-    name = LOSSES.get(loss, clean(loss))
+def _many(cases: list[tuple[Setting, Arm, Difference]]) -> str:
     means = [exact(difference.mean) for _, _, difference in cases]
-    span, base = (points(min(means), 1), points(max(means), 1)), LOSSES[BASELINE]
+    span, base = (points(min(means), 1), points(max(means), 1)), BASELINE_TITLE
     if _alike(cases):
         average = points(sum(means) / len(means), 1)
         change = (
@@ -94,7 +97,7 @@ def _many(loss: str, cases: list[tuple[Setting, Arm, Difference]]) -> str:
             "differ in more than dataset, method, tasks and fidelity"
         )
     text = (
-        f"On the tail, {name} changes accuracy by {change}: higher in {sum(m > 0 for m in means)}, "
+        f"On the tail, {cases[0][1].loss_title} changes accuracy by {change}: higher in {sum(m > 0 for m in means)}, "
         f"lower in {sum(m < 0 for m in means)}{f', equal in {means.count(0)}' if 0 in means else ''}."
     )
     return f"{text} {_intervals([difference for _, _, difference in cases])}"
@@ -104,12 +107,14 @@ def _alike(cases: list[tuple[Setting, Arm, Difference]]) -> bool:
     """Whether all arms have one configuration, apart from the defaults of their methods and datasets."""
     if len({(arm.engine, arm.variant, arm.own_variant) for _, arm, _ in cases}) > 1:
         return False
-    kinds = {(setting.dataset_name, setting.method): (setting, arm) for setting, arm, _ in cases}
+    kinds = {(setting.dataset_title, setting.method): (setting, arm) for setting, arm, _ in cases}
     if len(kinds) == 1:
         return True
-    changed = [changes(*case) for case in kinds.values()]
-    values = [found and {name: value for name, (value, _) in found.items()} for found in changed]
-    return None not in changed and all(found == values[0] for found in values)
+    values = [
+        {name: value for name, (value, _) in arm.changes().items() if name not in OF_SETTING}
+        for _, arm in kinds.values()
+    ]
+    return all(found == values[0] for found in values)
 
 
 def _intervals(differences: list[Difference]) -> str:
@@ -131,10 +136,14 @@ def _nothing_to_compare(study: Study) -> str:
     if not study.finished:
         return "No run has finished, so there is nothing to compare yet."
     arms = [arm for setting in study.finished for arm in setting.finished_arms()]
-    if {arm.loss for arm in arms if arm.counts} == {BASELINE}:
-        which = "All finished runs" if all(arm.counts for arm in arms) else "All finished runs but quick ones"
-        return f"{which} use {LOSSES[BASELINE]}: there is no other loss to compare it with."
-    return f"No loss shares seed, setting and data with {LOSSES[BASELINE]}, so there is nothing to compare."
+    losses = {arm.loss for arm in arms if arm.counts and arm.trains}
+    if not losses:
+        return "The finished runs train nothing, so there is no loss to compare."
+    if losses == {BASELINE}:
+        which = "All finished runs" + (" that train" if any(not arm.trains for arm in arms) else "")
+        which += "" if all(arm.counts for arm in arms) else " but quick ones"
+        return f"{which} use {BASELINE_TITLE}: there is no other loss to compare it with."
+    return f"No loss shares seed, setting and data with {BASELINE_TITLE}, so there is nothing to compare."
 
 
 def _data_caveats(setting: Setting) -> Iterator[str]:
@@ -147,8 +156,8 @@ def _data_caveats(setting: Setting) -> Iterator[str]:
         base = setting.baseline(arm)
         if base is None:
             continue
-        shared = [seed for seed in arm.seeds if seed in base.results]
-        other = [s for s in shared if not same_data(arm.results[s].run, base.results[s].run)]
+        shared = [seed for seed in arm.seeds if seed in base.runs]
+        other = [s for s in shared if not same_data(arm.runs[s], base.runs[s])]
         if other:
             yield (
                 f"{arm.label} and {base.label} did not see the same data with {_seeds(other)}: "
@@ -156,11 +165,18 @@ def _data_caveats(setting: Setting) -> Iterator[str]:
             )
 
 
+def _no_loss_caveats(setting: Setting) -> Iterator[str]:
+    for arm in setting.finished_arms():
+        if not arm.trains:
+            name = setting.method_title + (f" ({arm.variant})" if arm.variant else "")
+            yield f"No loss: {name} trains nothing, so it runs once a seed. It stands here to show what training buys."
+
+
 def _seed_caveats(setting: Setting) -> Iterator[str]:
     for arm in setting.finished_arms():
         base = setting.baseline(arm)
-        if arm.loss != BASELINE and (base is None or not base.results):
-            yield f"{arm.label} has no finished and otherwise equal {LOSSES[BASELINE]} run to compare with."
+        if arm.trains and arm.loss != BASELINE and (base is None or not base.runs):
+            yield f"{arm.label} has no finished and otherwise equal {BASELINE_TITLE} run to compare with."
         elif base is not None and arm.seeds != base.seeds:
             yield (
                 f"{arm.label} has {_seeds(arm.seeds)}, {base.label} {_seeds(base.seeds)}: their means stand "
@@ -173,7 +189,7 @@ def _seed_caveats(setting: Setting) -> Iterator[str]:
 
 def _calibration_caveats(setting: Setting) -> Iterator[str]:
     for arm in setting.finished_arms():
-        weights = [w for result in arm.results.values() for w in mean_weights(result.run)]
+        weights = [w for run in arm.runs.values() for w in mean_weights(run)]
         low = [w for w in weights if w < CALIBRATED]
         if low:
             yield (
@@ -181,8 +197,8 @@ def _calibration_caveats(setting: Setting) -> Iterator[str]:
                 f"seeds: at the end of these the mean α·w over the classes is {sum(low) / len(low):.2f} on average "
                 f"({min(low):.2f} to {max(low):.2f}), below the calibrated 1, so negatives weighed less than meant."
             )
-        elif arm.loss == "tal" and not weights:
-            yield f"{arm.label} has no log of its state (tal.jsonl): whether it calibrated is not known."
+        elif arm.loss.startswith("tal") and not weights:
+            yield f"{arm.label} has no log of its state (states/): whether it calibrated is not known."
 
 
 def _paper_caveats(setting: Setting) -> Iterator[str]:
