@@ -1,0 +1,154 @@
+"""Writes a run's model as a folder that can be handed on."""
+
+import importlib.metadata
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from data_lt.errors import UserError
+from data_lt.files import checksum, given_path, staged_folder, write_json, write_text
+from pilot_tal.metrics import summarize, tail_classes
+from pilot_tal.model.card import model_card
+from pilot_tal.model.load import find_vit, load_model, restore_learner
+from pilot_tal.model.model import Model
+from pilot_tal.model.stored import ABOUT, CARD, GRAPH, LEARNER, VIT, AboutModel, read_stored
+from pilot_tal.record.run_dir import RECORD, StoredRun, load_run
+from pilot_tal.record.run_record import RunRecord
+from pilot_tal.version import __version__
+
+SCORES = "shares of one that rank the classes of an image; they are not calibrated probabilities"
+_PACKAGES = ("torch", "torchvision", "timm", "safetensors", "pillow")
+
+
+def export_model(
+    run: str | Path,
+    output: str | Path,
+    *,
+    after_task: int | None = None,
+    with_backbone: bool = False,
+    onnx: bool = False,
+    weights: str | Path | None = None,
+) -> Path:
+    """Writes the model of a run into the folder `output`, which appears whole or not at all.
+
+    Args:
+        run: The run directory.
+        output: A new folder, or one that holds an earlier export.
+        after_task: The model as it was after so many tasks; None: after the last.
+        with_backbone: Put the ViT's weights in as well, so that the folder suffices alone.
+        onnx: Also write the whole classifier as one ONNX graph.
+        weights: The file of the ViT's weights, if it is not found where the run had it.
+
+    Returns:
+        The folder.
+    """
+    run, output = given_path(run, "the run"), given_path(output, "--output")
+    _check_output(output)
+    if onnx:
+        from pilot_tal.model.graph import check_packages, write_graph
+
+        check_packages()
+    model = load_model(run, after_task, weights, device="cpu")
+    if not (run / RECORD).is_file():
+        raise UserError(f"{run} is an exported model already; give the run directory that it came from")
+    stored = load_run(run)
+    with staged_folder(output) as folder:
+        _save(folder / LEARNER, model.learner.export_tensors())
+        if with_backbone:
+            _save(folder / VIT, model.learner.backbone.vit.state_dict())
+        if onnx:
+            write_graph(model, folder / GRAPH)
+        about = _about(model, stored, {file.name: checksum(file) for file in sorted(folder.iterdir())})
+        write_json(folder / ABOUT, asdict(about))
+        write_text(folder / CARD, model_card(about, stored))
+        _check_export(folder, model)
+    for name in {VIT, GRAPH} - about.files.keys():  # of an earlier export into the same folder
+        (output / name).unlink(missing_ok=True)
+    return output
+
+
+def _check_output(output: Path) -> None:
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file; give a folder")
+    if (output / RECORD).is_file() or (output.is_dir() and any(output.iterdir()) and not (output / ABOUT).is_file()):
+        raise UserError(f"{output} holds other things than an exported model; give a new folder")
+
+
+def _about(model: Model, stored: StoredRun, files: dict[str, str]) -> AboutModel:
+    record, stream, done = model.record, model.record.stream, model.tasks_done
+    predictions = stored.predictions[:done]
+    tail = set(tail_classes(stream.train_counts, stream.class_order).tolist())
+    tasks = [task for task, size in enumerate(stream.task_sizes) for _ in range(size)]
+    difference = model.difference() if model.scored_alone else None
+    return AboutModel(
+        record=_publishable(record),
+        tasks_done=done,
+        files=files,
+        classes=tuple(
+            {
+                "name": name,
+                "training_images": stream.train_counts[label],
+                "part": "tail" if label in tail else "head",
+                "task": tasks[label] + 1,
+            }
+            for label, name in enumerate(model.classes)
+        ),
+        input={
+            "pixels": list(model.learner.backbone.img_size),
+            "channels": "RGB, values from 0 to 1",
+            "normalize": stream.normalize,
+            "steps": [
+                " ".join(repr(step).split()) for step in getattr(model.transform, "transforms", [model.transform])
+            ],
+        },
+        scores=SCORES,
+        metrics=summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order),
+        alone=asdict(difference) if difference is not None else {},
+        versions=_versions(record),
+    )
+
+
+def _publishable(record: RunRecord) -> RunRecord:
+    """The record without what is nobody's business: where it ran, and where files were."""
+    changed = {
+        key: [Path(value).name if isinstance(value, str) and ("/" in value or "\\" in value) else value, default]
+        for key, (value, default) in record.changed.items()
+    }
+    return replace(record, environment=(), changed=changed)
+
+
+def _versions(record: RunRecord) -> dict[str, Any]:
+    last = record.environment[-1] if record.environment else {}
+    return {
+        "trained": {key: last.get(key) for key in ("pilot_tal", "commit", "python", "packages")},
+        "exported": {
+            "pilot_tal": __version__,
+            "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        },
+    }
+
+
+def _save(file: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, file)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise UserError(f"cannot write {file.name}: {error}") from error
+
+
+def _check_export(folder: Path, model: Model) -> None:
+    """What was written is read back and must give the same scores, to the last bit."""
+    stored = read_stored(folder)
+    vit = model.learner.backbone if stored.vit is None else find_vit(stored)
+    learner = restore_learner(stored, vit)
+    learner.score_alone()
+    x = torch.rand(2, 3, *vit.img_size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        if not torch.equal(learner.scores(x), model.learner.scores(x)):
+            raise UserError(
+                f"{model.record.method.title} cannot be exported: its named tensors alone do not give its scores"
+            )

@@ -1,0 +1,114 @@
+"""Loads a run's model, or an exported one: nothing is needed but its folder and the ViT's weights."""
+
+from pathlib import Path
+
+import torch
+
+from data_lt.errors import UserError
+from pilot_tal.backbone import FrozenViT, build_from_state
+from pilot_tal.backbone.demo_vit import DEMO_VIT
+from pilot_tal.backbone.load import BUNDLED, DEMO, load_backbone, pixel_statistics
+from pilot_tal.engine.shared import choose_device
+from pilot_tal.learners import LEARNERS, Learner, build_learner
+from pilot_tal.model.model import Model
+from pilot_tal.model.stored import StoredModel, read_stored
+from pilot_tal.plan.config import Machine
+from pilot_tal.plan.plugins import load_plugins
+from pilot_tal.record.run_record import RunRecord
+from pilot_tal.schema import build, settings_of
+from pilot_tal.stream.transforms import build_transforms
+
+_BY_NAME = ("hub", "random")
+
+
+def load_model(
+    run_or_folder: str | Path,
+    after_task: int | None = None,
+    weights: str | Path | None = None,
+    device: str = "auto",
+) -> Model:
+    """Loads the model of a run, or one that `pilot-tal export` wrote, ready to predict.
+
+    Args:
+        run_or_folder: The run directory, or the exported folder.
+        after_task: Of a run, the model as it was after so many tasks (1 is the first); None: after the last.
+        weights: The file of the ViT's weights, if it is not found where the run had it.
+        device: auto, cpu, mps, cuda or cuda:NUMBER.
+
+    Raises:
+        UserError: there is no model, or the ViT is not the one that the model was trained on.
+
+    Example:
+        >>> model = load_model("runs/folder_lt-l2p-tal-s1993-1a2b3c4d")  # doctest: +SKIP
+        >>> model.predict(["bird.jpg"])[0].label  # doctest: +SKIP
+    """
+    place = choose_device(settings_of(Machine)["device"].check(str(device)))
+    stored = read_stored(run_or_folder, after_task)
+    load_plugins()
+    with torch.random.fork_rng(devices=[]):  # ViT and learner draw their first tensors; the caller's numbers stay
+        vit = find_vit(stored, weights)
+        learner = restore_learner(stored, vit).to(place)
+    alone = learner.score_alone()
+    record = stored.record
+    statistics = pixel_statistics(record.stream.normalize, record.backbone.name, record.method.fidelity)
+    _, transform = build_transforms(record.stream.transform, vit.img_size[0], statistics)
+    return Model(stored, learner, transform, statistics, place, scored_alone=alone)
+
+
+def restore_learner(stored: StoredModel, vit: FrozenViT) -> Learner:
+    """The learner with its tensors; what only further training needs is left out."""
+    record = stored.record
+    config = build(LEARNERS[record.method.name].config_class, record.method.settings, record.method.name)
+    shape = (config, record.num_classes, record.num_tasks, record.method.fidelity)
+    learner = build_learner(record.method.name, vit, *shape)
+    sizes = record.stream.task_sizes[: stored.tasks_done]
+    learner.grow_to([sum(sizes[: task + 1]) for task in range(len(sizes))])
+    wanted = learner.named_tensors()
+    learner.import_tensors({name: tensor for name, tensor in stored.tensors.items() if name in wanted})
+    return learner.eval().requires_grad_(False)
+
+
+def find_vit(stored: StoredModel, weights: str | Path | None = None) -> FrozenViT:
+    """The frozen ViT that the model was trained on; another one is refused."""
+    record = stored.record
+    source = _source(stored, weights)
+    vit = _load(record, source)
+    if vit.checksum != record.backbone.checksum:
+        raise UserError(
+            f"the ViT {record.backbone.name} from {source} is not the one that {stored.path.name} was trained on "
+            f"(checksum {vit.checksum[:12]}…, not {str(record.backbone.checksum)[:12]}…); give its weights with "
+            "--weights FILE (weights= in Python)"
+        )
+    return vit
+
+
+def _source(stored: StoredModel, weights: str | Path | None) -> str:
+    """Where the ViT's weights are: where the user says, in the folder, where they always are, or where the run was."""
+    backbone = stored.record.backbone
+    if weights is not None or stored.vit is not None:
+        return str(weights or stored.vit)
+    if backbone.name == DEMO:
+        return BUNDLED
+    if backbone.weights in _BY_NAME:
+        return backbone.weights
+    for environment in reversed(stored.record.environment):
+        file = environment.get("weights")
+        if isinstance(file, str) and Path(file).is_file():
+            return file
+    raise UserError(
+        f"the ViT's weights {backbone.weights.partition('@')[0]} are not where the run had them; give the file with "
+        "--weights FILE (weights= in Python)"
+    )
+
+
+def _load(record: RunRecord, source: str) -> FrozenViT:
+    name = record.backbone.name
+    if name != DEMO or source == BUNDLED:
+        return load_backbone(name, source, record.backbone.img_size)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return build_from_state(load_file(source), DEMO_VIT["num_heads"], DEMO)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"cannot read weights from {source}: {str(error)[:80]}") from error

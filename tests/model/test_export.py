@@ -1,0 +1,225 @@
+"""An exported folder: the same model for someone else, whole or not at all, with a card that tells what it is."""
+
+import html as entities
+import json
+import os
+import pickletools
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers.cli import ROOT, command
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+from model_world import World, photo, said
+from safetensors.torch import load_file
+
+from data_lt.errors import UserError
+from pilot_tal import load_model
+from pilot_tal.learners import LEARNERS
+from pilot_tal.model.export import export_model
+
+FRESH = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from pilot_tal import load_model
+folders, image = json.loads(sys.argv[1])
+print(json.dumps([load_model(folder).predict(image, top=99)[0].top for folder in folders]))
+"""
+
+
+def test_every_method_is_the_same_model_in_a_fresh_process_elsewhere(world, tmp_path):
+    """With the ViT inside, and no configs, run or images to be found."""
+    image = photo(tmp_path / "one.png")
+    folders, wanted = [], []
+    for method in LEARNERS:
+        run = world.run(method)
+        status, printed = command("export", run, "-o", tmp_path / method, "--with-backbone")
+        assert status == 0 and f"model: {tmp_path / method}" in printed, printed
+        model = load_model(run)
+        model.how_it_scores()
+        wanted.append([list(pair) for pair in model.predict(image, top=99)[0].top])
+        folders.append(str(tmp_path / method))
+    package = tmp_path / "package"  # the code alone, without configs/ beside it
+    for name in ("pilot_tal", "data_lt"):
+        shutil.copytree(
+            ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__", "manifests", "assets")
+        )
+    environment = {**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH, json.dumps([folders, str(image)])],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for method, given, expected in zip(LEARNERS, json.loads(done.stdout), wanted, strict=True):
+        assert [name for name, _ in given] == [name for name, _ in expected], method
+        assert [score for _, score in given] == pytest.approx([score for _, score in expected], abs=1e-6), method
+
+
+def test_what_is_in_the_folder(world, tmp_path):
+    run = world.run("mos")
+    folder = export_model(run, tmp_path / "model")
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "learner.safetensors", "model.json"]
+    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for key in ("method", "loss", "seed", "data", "backbone", "stream"):
+        assert about["record"][key] == record[key]
+    stream = record["stream"]
+    assert [one["name"] for one in about["classes"]] == stream["class_names"]
+    assert [one["training_images"] for one in about["classes"]] == stream["train_counts"]
+    assert [one["task"] for one in about["classes"]] == [1, 1, 1, 2, 2, 2]
+    assert sum(one["part"] == "tail" for one in about["classes"]) == 3
+    assert about["input"]["pixels"] == [32, 32] and "Normalize" in about["input"]["steps"][-1]
+    assert about["versions"]["trained"]["packages"]["torch"] == torch.__version__
+    assert about["metrics"] == json.loads((run / "result.json").read_text())["metrics"]
+    text = (folder / "model.json").read_text() + (folder / "README.md").read_text()
+    assert str(world.folder) not in text and os.getcwd() not in text  # nobody's business
+    names = set(load_model(run).learner.named_tensors())
+    assert set(load_file(folder / "learner.safetensors")) == names  # statistics of the classes are not needed
+
+
+def test_after_an_earlier_task(world, tmp_path):
+    run = world.run("lae")
+    folder = export_model(run, tmp_path / "model", after_task=1)
+    images, true, pred = said(run, 0)
+    model = load_model(folder)
+    assert model.tasks_done == 1 and len(model.classes) == 3
+    labels = [model.classes.index(one.label) for one in model.predict([world.images / name for name in images])]
+    assert labels == pred
+    metrics = json.loads((folder / "model.json").read_text())["metrics"]
+    assert metrics["a_last"] == pytest.approx(sum(t == p for t, p in zip(true, pred, strict=True)) / len(true))
+    assert "the model after 1 of 2 tasks" in (folder / "README.md").read_text()
+    with pytest.raises(UserError, match="holds the model after task 1 only"):
+        load_model(folder, after_task=2)
+
+
+def test_what_a_vote_changes_goes_with_the_model(world, tmp_path):
+    run = world.run("l2p")
+    known = load_model(run).difference()
+    folder = export_model(run, tmp_path / "model")
+    assert load_model(folder).difference() == known
+    assert f"another label for {known.differ} of {known.compared}" in (folder / "README.md").read_text()
+
+
+def test_the_card_is_read_by_the_hub_and_tells_the_limits(world, tmp_path):
+    run = world.run("l2p")
+    folder = export_model(run, tmp_path / "model")
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    card = ModelCard(text)
+    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    data = card.data.to_dict()
+    assert data["library_name"] == "pilot-tal" and data["pipeline_tag"] == "image-classification"
+    given = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    for name, key in {"A_Mean": "a_mean", "A_Tail": "a_tail", "A_Head": "a_head", "Worst class": "worst_class"}.items():
+        assert given[name] == pytest.approx(100 * metrics[key], abs=0.01)
+    for part in ("Licence: yours", "seed 1993", "fidelity pilot", "lets each batch vote", "below the calibrated 1"):
+        assert part in text.replace("\\", ""), part
+    worst = json.loads((run / "run.json").read_text())["stream"]["class_names"][metrics["worst_class_label"]]
+    assert f"| Worst class | {100 * metrics['worst_class']:.2f} | {worst}" in text
+
+
+@pytest.fixture(scope="module")
+def nasty(tmp_path_factory):
+    """Classes whose names are Markdown, HTML and YAML."""
+    world = World(tmp_path_factory.mktemp("nasty"))
+    names = [
+        "<img src=x onerror=alert(1)>",
+        "a|b|c",
+        "**bold** [link](http:..x)",
+        "--- {{x}} %}",
+        "`tick` \\",
+        "': - \"",
+    ]
+    for folder, name in zip(sorted(world.images.iterdir()), names, strict=True):
+        folder.rename(folder.with_name(name))
+    return world, names
+
+
+def test_names_of_classes_are_data_in_the_card(nasty, tmp_path):
+    world, names = nasty
+    folder = export_model(world.run("simplecil"), tmp_path / "model")
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    ModelCard(text)
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text.split("---\n", 2)[2])
+    assert "<img" not in html and "<strong>" not in html and "href" not in html
+    rows = html.split("<h2>Classes</h2>")[1].split("<tr>")[2:]
+    assert len(rows) == 6 and all(row.count("<td>") == 6 for row in rows)
+    shown = {entities.unescape(row.split("<td>")[2].split("</td>")[0]) for row in rows}
+    assert shown == set(names)
+    assert set(load_model(folder).classes) == set(names)
+
+
+def test_nothing_is_half_written(world, tmp_path, monkeypatch):
+    run = world.run("lae")
+    monkeypatch.setattr("pilot_tal.model.export.model_card", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export_model(run, tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_earlier_export_is_replaced_and_other_things_are_left_alone(world, tmp_path):
+    run = world.run("lae")
+    folder = export_model(run, tmp_path / "model", with_backbone=True)
+    (folder / "model.onnx").write_bytes(b"of an earlier export")
+    export_model(run, folder)
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "learner.safetensors", "model.json"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    for output, wanted in {"mine": "holds other things", "file": "is a file"}.items():
+        status, printed = command("export", run, "-o", tmp_path / output)
+        assert status == 2 and wanted in printed and printed.count("\n") == 1
+    status, printed = command("export", run, "-o", run)
+    assert status == 2 and "holds other things" in printed
+    status, printed = command("export", folder, "-o", tmp_path / "again")
+    assert status == 2 and "is an exported model already" in printed and not (tmp_path / "again").exists()
+
+
+def test_a_learner_that_its_tensors_do_not_give_back_is_refused(world, tmp_path, monkeypatch):
+    run = world.run("lae")
+    kind = type(load_model(run).learner)
+    monkeypatch.setattr(
+        kind, "export_tensors", lambda self: {n: 2 * t.detach() for n, t in self.named_tensors().items()}
+    )
+    with pytest.raises(UserError, match="LAE cannot be exported"):
+        export_model(run, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_folders_are_one_sentence(world, tmp_path):
+    whole = export_model(world.run("lae"), tmp_path / "model", with_backbone=True)
+
+    def broken(change):
+        folder = shutil.copytree(whole, tmp_path / "broken", dirs_exist_ok=True)
+        change(folder)
+        with pytest.raises(UserError) as error:
+            load_model(folder)
+        return str(error.value)
+
+    def edit(**changes):
+        def change(folder):
+            about = json.loads((folder / "model.json").read_text())
+            (folder / "model.json").write_text(json.dumps({**about, **changes}))
+
+        return change
+
+    assert "learner.safetensors is missing or damaged" in broken(
+        lambda f: (f / "learner.safetensors").write_bytes(b"x")
+    )
+    assert "vit.safetensors is missing or damaged" in broken(lambda f: (f / "vit.safetensors").unlink())
+    assert "is not of format 1" in broken(edit(format=9))
+    assert "is damaged (record must be" in broken(edit(record=3))
+    assert "tasks_done is 7" in broken(edit(tasks_done=7))
+    assert "not valid JSON" in broken(lambda f: (f / "model.json").write_text("{"))
+
+
+def test_nothing_in_the_folder_is_a_pickle(world, tmp_path):
+    folder = export_model(world.run("lae"), tmp_path / "model", with_backbone=True)
+    for file in folder.iterdir():
+        with pytest.raises(Exception):  # noqa: B017, whatever it says, it is no pickle
+            list(pickletools.genops(file.read_bytes()))

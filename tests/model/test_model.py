@@ -1,0 +1,160 @@
+"""A model says what its run said; where a batch voted there, what the run's learner says of one image alone."""
+
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from model_world import photo, said
+
+from data_lt.errors import UserError
+from data_lt.pictures import read_picture
+from pilot_tal import load_model
+from pilot_tal.learners import FIDELITIES, LEARNERS
+from pilot_tal.model.load import find_vit, restore_learner
+from pilot_tal.model.stored import read_stored
+from pilot_tal.record.run_dir import read_sealed, write_sealed
+
+VOTERS = ("l2p", "dualprompt")  # with fidelity=pilot
+
+
+def quiet(run: Path, *arguments, **options):
+    """A model that has had its say on batches that vote."""
+    model = load_model(run, *arguments, **options)
+    model.how_it_scores()
+    return model
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("method", LEARNERS)
+def test_labels_are_those_of_the_run_or_of_batches_of_one(method, fidelity, world):
+    run = world.run(method, fidelity)
+    for task in (0, 1):
+        model = quiet(run, after_task=task + 1)
+        images, _, pred = said(run, task)
+        files = [world.images / name for name in images]
+        assert model.scored_alone == (fidelity == "pilot" and method in VOTERS)
+        if model.scored_alone:  # the learner itself, as it was trained, on one image after the other
+            stored = read_stored(run, task + 1)
+            learner = restore_learner(stored, find_vit(stored))
+            x = [model.transform(read_picture(file)).unsqueeze(0) for file in files]
+            pred = [int(learner.scores(one).argmax()) for one in x]
+        assert len(model.classes) == (3, 6)[task]
+        for batch_size in (1, 4, 32):
+            results = model.predict(files, batch_size=batch_size)
+            assert [model.classes.index(one.label) for one in results] == pred, batch_size
+
+
+def test_labels_are_those_of_a_run_in_half_precision(world):
+    run = world.run("coda_prompt", "pilot", "precision=bf16")
+    images, _, pred = said(run, 1)
+    model = load_model(run)
+    assert [model.classes.index(one.label) for one in model.predict([world.images / name for name in images])] == pred
+    x = torch.stack([model.transform(read_picture(world.images / name)) for name in images])
+    assert not torch.allclose(model.scores(x), model.learner.scores(x), atol=1e-4)  # it is computed so
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_scores_are_shares_of_one_in_the_learners_order(method, world):
+    run = world.run(method, "fixed")
+    model = load_model(run)
+    files = [world.images / name for name in said(run, 1)[0]]
+    results = model.predict(files, top=99)
+    x = torch.stack([model.transform(read_picture(file)) for file in files])
+    own = model.learner.scores(x)
+    for result, row in zip(results, own, strict=True):
+        names, shares = zip(*result.top, strict=True)
+        assert (result.label, result.score) == result.top[0] and sorted(names) == sorted(model.classes)
+        assert sum(shares) == pytest.approx(1, abs=1e-5) and list(shares) == sorted(shares, reverse=True)
+        assert all(0 <= share <= 1 for share in shares)
+        assert [model.classes.index(name) for name in names] == row.argsort(descending=True).tolist()
+    assert [one.top[:2] for one in results] == [one.top for one in model.predict(files, top=2)]
+
+
+def test_what_the_scores_are_of_each_kind_of_learner(world):
+    """Softmax of logits; the larger of two probabilities, and sums of two, divided by their sum."""
+    scores = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    softmax = torch.tensor([[0.665241, 0.244728, 0.090031], [1 / 3] * 3])
+    for method in LEARNERS:
+        learner = load_model(world.run(method, "fixed")).learner
+        if method in ("lae", "mos"):
+            assert torch.allclose(learner.probabilities(scores[:1]), torch.tensor([[2 / 3, 1 / 3, 0.0]]))
+        else:
+            assert torch.allclose(learner.probabilities(scores), softmax, atol=1e-5)
+
+
+def test_paths_pictures_and_tensors_are_the_same_images(world, tmp_path):
+    model = load_model(world.run("lae"))
+    files = [photo(tmp_path / f"{number}.png", number) for number in range(3)]
+    wanted = model.predict(files)
+    pictures = [read_picture(file) for file in files]
+    tensors = [model.transform(picture) for picture in pictures]
+    assert model.predict(pictures) == model.predict(tensors) == model.predict(torch.stack(tensors)) == wanted
+    assert model.predict(str(files[0])) == model.predict(pictures[0]) == model.predict(tensors[0])
+    assert model.predict([]) == [] and model.classes == tuple(model.record.stream.class_names)
+    assert model.transform(pictures[0].convert("L").convert("RGB")).shape == (3, 32, 32)
+    assert model.predict(pictures[0].convert("L")) == model.predict(pictures[0].convert("L").convert("RGB"))
+
+
+def test_the_transform_is_the_runs_own_with_its_normalisation(world, tmp_path):
+    file = photo(tmp_path / "one.png")
+    run, plain = world.run("lae"), world.run("lae", "pilot", "normalize=none")
+    pixels = load_model(plain).transform(read_picture(file))
+    assert pixels.min() >= 0 and pixels.max() <= 1
+    assert torch.allclose(load_model(run).transform(read_picture(file)), (pixels - 0.4) / 0.3, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [3, None, torch.zeros(3, 8, 8), torch.zeros(3, 32, 32, dtype=torch.uint8)])
+def test_what_is_no_image_is_refused(wrong, world):
+    with pytest.raises(UserError, match=r"an image must be a path, a PIL image or a tensor \[3, 32, 32\]"):
+        load_model(world.run("lae")).predict([wrong])
+
+
+@pytest.mark.parametrize("options", [{"top": 0}, {"batch_size": 0}, {"top": True}, {"batch_size": 1.5}])
+def test_numbers_that_make_no_sense_are_refused(options, world):
+    with pytest.raises(UserError, match="must be a whole number of at least 1"):
+        load_model(world.run("lae")).predict(said(world.run("lae"), 0)[0], **options)
+
+
+@pytest.mark.parametrize("method", VOTERS)
+def test_how_often_a_vote_said_something_else_is_said_once(method, world):
+    run = world.run(method)
+    (run / "alone.json").unlink(missing_ok=True)
+    images, _, pred = said(run, 1)
+    model = load_model(run)
+    with pytest.warns(UserWarning) as caught:
+        results = model.predict([world.images / name for name in images])
+    differ = sum(model.classes[p] != one.label for p, one in zip(pred, results, strict=True))
+    assert 0 < differ < len(images), "this world is meant to show the difference"
+    (warning,) = caught
+    assert f"another label for {differ} of {len(images)} of its test images" in str(warning.message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(world.images / images[0])
+    assert read_sealed(run / "alone.json") == {"2": {"differ": differ, "compared": len(images)}}
+
+
+def test_what_was_compared_before_is_kept_and_what_is_not_known_is_said(world, tmp_path):
+    run = shutil.copytree(world.run("l2p"), tmp_path / "run")
+    write_sealed(run / "alone.json", {"2": {"differ": 7, "compared": 9}})
+    assert "another label for 7 of 9" in load_model(run).how_it_scores()
+    for content in ('{"2": 7}', '{"2": {"differ": 7, "compared": 9}}'):  # not ours
+        (run / "alone.json").write_text(content)
+        assert "another label for 7 of 9" not in load_model(run).how_it_scores()
+    (run / "alone.json").unlink()
+    moved = world.images.rename(world.images.with_name("moved"))
+    try:
+        assert "is not known" in load_model(run).how_it_scores() and not (run / "alone.json").exists()
+    finally:
+        moved.rename(world.images)
+    assert load_model(world.run("l2p", "fixed")).how_it_scores() is None
+
+
+def test_loading_leaves_the_callers_random_numbers_alone(world):
+    run = world.run("coda_prompt")
+    torch.manual_seed(3)
+    wanted = torch.rand(1)
+    torch.manual_seed(3)
+    load_model(run)
+    assert torch.rand(1) == wanted

@@ -1,0 +1,131 @@
+"""`pilot-tal predict` on real files: the table, CSV and JSON, what is skipped, and what is counted."""
+
+import csv
+import json
+import shutil
+
+import pytest
+from helpers.cli import command
+from model_world import CLASSES, photo, said
+
+from pilot_tal import load_model
+
+
+@pytest.fixture
+def run(world):
+    return world.run("lae")
+
+
+def test_the_table_names_every_image_with_its_best_classes(run, world, tmp_path):
+    files = [photo(tmp_path / f"{number}.png", number) for number in range(3)]
+    status, printed = command("predict", run, tmp_path, "--top", 2)
+    assert status == 0, printed
+    lines = printed.splitlines()
+    for line, file, result in zip(lines, files, load_model(run).predict(files, top=2), strict=True):
+        assert line.startswith(str(file))
+        assert line.split(str(file))[1].split("  ")[1:] == [f"{score:.3f} {name}" for name, score in result.top]
+
+
+def test_files_folders_and_patterns_each_once_in_their_order(run, tmp_path):
+    names = ["b.png", "a.jpg", "deep/c.PNG", "deep/.hidden.png", "deep/notes.txt", "odd.data"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(photo(tmp_path / "source" / "p.png", number), tmp_path / name)
+    shutil.rmtree(tmp_path / "source")
+    out = tmp_path / "out.csv"
+    wanted = [tmp_path / "odd.data", tmp_path / "deep" / "c.PNG", tmp_path / "a.jpg", tmp_path / "b.png"]
+    status, printed = command("predict", run, wanted[0], tmp_path / "deep", tmp_path / "*.???", tmp_path, "-o", out)
+    assert status == 0, printed
+    with out.open(encoding="utf-8", newline="") as file:
+        assert [row["image"] for row in csv.DictReader(file)] == [str(path) for path in wanted]
+
+
+def test_csv_and_json_hold_what_the_model_says(run, world, tmp_path):
+    files = [photo(tmp_path / "in" / f"{number}.png", number) for number in range(3)]
+    results = load_model(run).predict(files, top=3)
+    for name in ("out.csv", "out.json"):
+        status, printed = command("predict", run, tmp_path / "in", "--top", 3, "-o", tmp_path / name)
+        assert status == 0 and f"3 images: {tmp_path / name}" in printed, printed
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    content = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert content["after_task"] == 2 and content["run"] == run.name and content["scores"] == {}
+    for file, row, entry, result in zip(files, rows, content["images"], results, strict=True):
+        assert (row["image"], row["label"], row["true"]) == (str(file), result.label, "")
+        assert [row["label"], row["label_2"], row["label_3"]] == [name for name, _ in result.top]
+        assert [one["label"] for one in entry["top"]] == [name for name, _ in result.top]
+        assert [one["score"] for one in entry["top"]] == pytest.approx([score for _, score in result.top], abs=1e-5)
+        assert float(row["score"]) == pytest.approx(result.score, abs=1e-5) and entry["true"] is None
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_accuracy_head_and_tail_are_those_of_the_run_on_its_test_images(after, run, world, tmp_path):
+    images, true, pred = said(run, after - 1)
+    for name in said(run, 1)[0]:  # all classes, also those that are not learned after the first task
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(world.images / name, tmp_path / name)
+    out = tmp_path / "out.json"
+    status, printed = command("predict", run, tmp_path, "--after-task", after, "-o", out)
+    assert status == 0, printed
+    counts = load_model(run).record.stream.train_counts
+    order = load_model(run).record.stream.class_order
+    tail = sorted(range(CLASSES), key=lambda label: (counts[label], order[label]))[: CLASSES // 2]
+    right = {label: [p == t for t, p in zip(true, pred, strict=True) if t == label] for label in set(true)}
+    recall = {label: sum(values) / len(values) for label, values in right.items()}
+    scores = json.loads(out.read_text())["scores"]
+
+    def mean(labels):
+        values = [recall[label] for label in labels if label in recall]
+        return pytest.approx(sum(values) / len(values)) if values else None
+
+    assert scores["images"] == len(images) and scores["unlearned"] == 3 * CLASSES - len(images)
+    assert scores["accuracy"] == pytest.approx(sum(t == p for t, p in zip(true, pred, strict=True)) / len(true))
+    assert scores["a_mean"] == mean(range(CLASSES)) and scores["a_tail"] == mean(tail)
+    assert scores["a_head"] == mean(set(range(CLASSES)) - set(tail))
+    assert f"accuracy {100 * scores['accuracy']:.2f} % on {len(images)} images" in printed
+    assert ("not learned yet" in printed) == (after == 1)
+
+
+def test_unreadable_images_are_named_skipped_and_counted(run, tmp_path):
+    good = [photo(tmp_path / "in" / f"{number}.png", number) for number in (0, 2)]
+    (tmp_path / "in" / "1.png").write_bytes(good[0].read_bytes()[:100])
+    (tmp_path / "in" / "3.jpg").write_bytes(b"")
+    status, printed = command("predict", run, tmp_path / "in", "-o", tmp_path / "out.json")
+    assert status == 1
+    assert f"skipped: cannot read the image {tmp_path / 'in' / '1.png'}" in printed
+    assert f"skipped: cannot read the image {tmp_path / 'in' / '3.jpg'}: empty file" in printed
+    assert "2 of 4 images could not be read and were skipped" in printed
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert [entry["image"] for entry in content["images"]] == [str(file) for file in good]
+    assert [entry["label"] for entry in content["images"]] == [one.label for one in load_model(run).predict(good)]
+    assert len(content["unreadable"]) == 2
+    status, printed = command("predict", run, tmp_path / "in" / "3.jpg")
+    assert status == 1 and "1 of 1 images" in printed
+
+
+def test_bad_input_is_one_sentence_and_writes_nothing(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    image = photo(tmp_path / "one.png")
+    for arguments, wanted in {
+        (run, tmp_path / "empty"): "there are no images in",
+        (run, tmp_path / "*.gif"): "as a pattern it fits no file",
+        (run, tmp_path / "missing.png"): "does not exist",
+        (tmp_path, image): "neither a run directory",
+        (run, image, "-o", tmp_path / "out.txt"): "--output must end in .csv or .json",
+        (run, image, "--after-task", 9): "has no model after task 9",
+        (run, image, "-o", image / "out.csv"): "cannot write",
+    }.items():
+        status, printed = command("predict", *arguments)
+        assert status == 2 and printed.startswith("error: ") and wanted in printed and printed.count("\n") == 1, printed
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "one.png"]
+
+
+def test_a_vote_is_said_once(world, tmp_path):
+    status, printed = command("predict", world.run("l2p"), photo(tmp_path / "one.png"))
+    assert status == 0 and printed.count("judged alone") == 1 and printed.startswith("note: L2P let the images")
+
+
+def test_names_cannot_steer_the_terminal(run, tmp_path):
+    photo(tmp_path / "a\x1b[31m\nb.png")
+    status, printed = command("predict", run, tmp_path)
+    assert status == 0 and "\x1b" not in printed and "a\\x1b[31m\\nb.png" in printed

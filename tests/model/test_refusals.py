@@ -1,0 +1,100 @@
+"""What is no model, or not this model's ViT, is one sentence."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from helpers.vit import state_of
+from model_world import photo
+from safetensors.torch import load_file, save_file
+
+from data_lt.errors import UserError
+from pilot_tal import load_model
+from pilot_tal.backbone.demo_vit import demo_vit_path
+from pilot_tal.backbone.weights import build_backbone
+from pilot_tal.record.run_dir import read_run_record, write_record
+from pilot_tal.record.run_record import EngineRecord
+
+
+def test_a_folder_that_is_no_run(tmp_path, world):
+    with pytest.raises(UserError, match=r"neither a run directory .* nor an exported model"):
+        load_model(tmp_path)
+    with pytest.raises(UserError, match="does not exist"):
+        load_model(tmp_path / "missing")
+    run = world.run("lae")
+    with pytest.raises(UserError, match=f"holds runs; give one of them, such as {run}"):
+        load_model(run.parent)
+    with pytest.raises(UserError, match="is empty"):
+        load_model("")
+
+
+def test_a_run_without_a_finished_task(tmp_path, world):
+    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+    shutil.rmtree(run / "checkpoint")
+    with pytest.raises(UserError, match="has no finished task yet"):
+        load_model(run)
+
+
+@pytest.mark.parametrize("task", [0, -1, 3])
+def test_a_task_that_there_is_not(task, world):
+    with pytest.raises(UserError, match=f"has no model after task {task}; it has been through 2"):
+        load_model(world.run("lae"), after_task=task)
+
+
+def test_a_run_of_another_toolbox(tmp_path, world):
+    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+    write_record(run, replace(read_run_record(run), engine=EngineRecord("pilot", "LAMDA-PILOT")))
+    with pytest.raises(UserError, match="trained by LAMDA-PILOT, which keeps its models itself"):
+        load_model(run)
+
+
+def test_damaged_tensors(tmp_path, world):
+    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+    file = run / "checkpoint" / "task01.learner.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match="checksum does not fit"):
+        load_model(run)
+    load_model(run, after_task=1)
+
+
+def test_a_device_that_there_is_not(world):
+    with pytest.raises(UserError, match="device must be auto, cpu"):
+        load_model(world.run("lae"), device="tpu")
+
+
+def test_another_vit_than_the_one_trained_on(tmp_path, world):
+    state = load_file(demo_vit_path())
+    state["norm.bias"][0] += 1
+    save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match=r"other.safetensors is not the one that .* was trained on \(checksum"):
+        load_model(world.run("lae"), weights=tmp_path / "other.safetensors")
+    shutil.copy(demo_vit_path(), tmp_path / "same.safetensors")
+    load_model(world.run("lae"), weights=tmp_path / "same.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="cannot read weights from"):
+        load_model(world.run("lae"), weights=tmp_path / "broken.safetensors")
+
+
+def test_weights_from_a_file_are_found_where_the_run_had_them_or_given(tmp_path, world):
+    file = tmp_path / "my vit.safetensors"
+    save_file(state_of(build_backbone("vit_tiny_patch16_224", "random", 32)), file)
+    run = world.run("simplecil", "pilot", "backbone=vit_tiny_patch16_224", "img_size=32", f"weights={file}")
+    image = photo(tmp_path / "one.png")
+    wanted = load_model(run).predict(image)
+    moved = file.rename(tmp_path / "elsewhere.safetensors")
+    with pytest.raises(UserError, match=r"weights my vit.safetensors are not where the run had them; give the file"):
+        load_model(run)
+    assert load_model(run, weights=moved).predict(image) == wanted
+    state = load_file(moved)
+    state["norm.weight"] *= 2
+    save_file(state, file)
+    with pytest.raises(UserError, match="is not the one that"):
+        load_model(run)
+
+
+def test_random_weights_are_made_anew(world):
+    run = world.run("simplecil", "pilot", "backbone=vit_tiny_patch16_224", "img_size=32", "weights=random")
+    assert (
+        load_model(run).learner.backbone.checksum == json.loads((run / "run.json").read_text())["backbone"]["checksum"]
+    )
