@@ -12,19 +12,20 @@ import sys
 from pathlib import Path
 
 
-def _find_own_package() -> None:
-    """Makes `pilot_tal` importable without putting the folder it lies in on the path."""
-    package = Path(__file__).resolve().parents[1]
-    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != package / "upstream"]
-    spec = importlib.util.spec_from_file_location("pilot_tal", package / "__init__.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["pilot_tal"] = module
-    spec.loader.exec_module(module)
+def _find_own_packages() -> None:
+    """Makes `pilot_tal` and `data_lt` importable without putting the folder they lie in on the path."""
+    root = Path(__file__).resolve().parents[2]
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != root / "pilot_tal" / "upstream"]
+    for name in ("data_lt", "pilot_tal"):
+        spec = importlib.util.spec_from_file_location(name, root / name / "__init__.py")
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; an error meant for the user is one sentence and exit status 2."""
-    from pilot_tal.errors import PilotTalError
+    from data_lt.errors import UserError
 
     parser = argparse.ArgumentParser(prog="pilot_tal.upstream", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             _check(given.repo, given.learner)
         else:
             _run(given.job)
-    except PilotTalError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -55,7 +56,7 @@ def _check(repo: Path, name: str | None) -> None:
         for located in check_seams(repo, toolbox, learner):
             place, site = f"{learner.file}:{located.first_line}", located.site
             print(f"{place:<26} {'swapped' if site.swap else 'stays':<8} {site.function}: {site.what}")
-    versions = check_environment(toolbox, repo)
+    versions = check_environment(toolbox, repo, learners.values())
     print(f"{toolbox.title}: all seams are there ({', '.join(f'{k} {v}' for k, v in versions.items())})")
 
 
@@ -68,5 +69,5 @@ def _run(path: Path) -> None:
 
 if __name__ == "__main__":
     if not __package__:
-        _find_own_package()
+        _find_own_packages()
     sys.exit(main())

@@ -9,17 +9,17 @@ import platform
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import checksum
+from data_lt.errors import UserError
+from data_lt.files import checksum
 from pilot_tal.upstream.job import Job
 from pilot_tal.upstream.seams import check_seams, find_toolbox
-from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox
+from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox, vit_module
 
 SETUP = "make its environment with: bash scripts/setup_upstream.sh"
 _SHARED = ("torch", "torchvision", "scipy", "tqdm", "numpy")
@@ -27,24 +27,23 @@ _NEEDED = {"lamda-pilot": (*_SHARED, "timm", "easydict"), "pycil": _SHARED}
 _TOP_LEVEL = ("trainer", "utils", "models", "backbone", "convs")
 
 
-def check_environment(toolbox: Toolbox, repo: Path) -> dict[str, str]:
-    """The versions of what the toolbox needs.
+def check_environment(toolbox: Toolbox, repo: Path, learners: Iterable[LearnerSites]) -> dict[str, str]:
+    """The versions of what the toolbox and these learners of it need.
 
     Raises:
-        PilotTalError: A package is missing or of a version the toolbox cannot use.
+        UserError: A package is missing or of a version the toolbox cannot use.
     """
     versions = {"python": platform.python_version()}
-    for package in _NEEDED[toolbox.engine]:
+    needed = [*_NEEDED[toolbox.engine], *(package for learner in learners for package in learner.packages)]
+    for package in dict.fromkeys(needed):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError as error:
-            raise PilotTalError(
-                f"{sys.executable} lacks {package}, which {toolbox.title} needs; {SETUP} {repo}"
-            ) from error
+            raise UserError(f"{sys.executable} lacks {package}, which {toolbox.title} needs; {SETUP} {repo}") from error
     if _release(versions["torch"]) < (2, 4):
-        raise PilotTalError(f"torch must be 2.4 or newer, but {sys.executable} has {versions['torch']}")
+        raise UserError(f"torch must be 2.4 or newer, but {sys.executable} has {versions['torch']}")
     if toolbox is LAMDA_PILOT and _release(versions["timm"]) != (0, 6):
-        raise PilotTalError(
+        raise UserError(
             f"LAMDA-PILOT needs timm 0.6 (0.6.13 on Python 3.11 and newer), but {sys.executable} has "
             f"{versions['timm']}; {SETUP} {repo}"
         )
@@ -57,19 +56,22 @@ def run(job: Job) -> None:
     toolbox = find_toolbox(repo)
     learner = toolbox.learner(job.method)
     sites = check_seams(repo, toolbox, learner)
-    environment = _environment(job, toolbox, learner, check_environment(toolbox, repo))
+    versions = check_environment(toolbox, repo, [learner])
 
     import pilot_tal._torchvision  # noqa: F401
     from pilot_tal.losses import build_loss
+    from pilot_tal.record.lease import leased
     from pilot_tal.upstream.supervision import Supervision
     from pilot_tal.upstream.swap import Patches, swap
     from pilot_tal.upstream.writer import RunWriter
 
-    criterion = build_loss(job.loss, **job.loss_options)
-    writer = RunWriter(job, toolbox, criterion, environment)
-    supervision = Supervision(criterion, toolbox.growing, writer.step)
-    with Patches() as patches, _opened(repo), _working_in(job, repo):
-        modules = {name: importlib.import_module(name) for name in _module_names(learner)}
+    # A learner that trains nothing never asks for its loss.
+    criterion = build_loss(job.loss, **job.record["loss"]["options"]) if learner.trains else build_loss("ce")
+    environment = _environment(job, toolbox, learner, versions)
+    with leased(Path(job.run_dir)) as lease, Patches() as patches, _opened(repo), _working_in(job, repo):
+        writer = RunWriter(job, criterion, environment, lease)
+        modules = {name: importlib.import_module(name) for name in _module_names(job, learner)}
+        supervision = Supervision(criterion, learner, _epochs(job, learner, modules[learner.module]), writer.step)
         swap(patches, modules[learner.module], sites, supervision)
         for located in sites:
             fate = f"swapped for {job.loss}" if located.site.swap else "stays"
@@ -130,9 +132,22 @@ def _device(job: Job) -> list[int | str]:
     return job.args["device"] if torch.cuda.is_available() else [-1]
 
 
-def _module_names(learner: LearnerSites) -> list[str]:
+def _epochs(job: Job, learner: LearnerSites, module: ModuleType) -> Callable[[int], int]:
+    """How many epochs a task has: in the checkout's settings, or in numbers that the learner's file sets."""
+    first, later = learner.epochs
+    if job.method == "ease" and job.args["init_cls"] == job.args["increment"]:
+        later = first  # EASE's own rule
+
+    def of_task(index: int) -> int:
+        names = (later if index else first).split("+")
+        return sum(int(getattr(module, name, job.args.get(name, 0))) for name in names)
+
+    return of_task
+
+
+def _module_names(job: Job, learner: LearnerSites) -> list[str]:
     names = ["trainer", "utils.factory", "utils.data_manager", "models.base", learner.module]
-    return [*names, learner.backbone] if learner.backbone else names
+    return [*names, vit_module(job.args["backbone_type"])] if "backbone_type" in job.args else names
 
 
 @contextmanager
@@ -140,7 +155,7 @@ def _opened(repo: Path) -> Iterator[None]:
     """Makes the checkout's modules importable; afterwards they are gone, as if never imported."""
     for name in _TOP_LEVEL:
         if name in sys.modules:
-            raise PilotTalError(f"a module named {name!r} is imported already; the driver needs a process of its own")
+            raise UserError(f"a module named {name!r} is imported already; the driver needs a process of its own")
     before, writes = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(repo))
     sys.dont_write_bytecode = True  # nothing is written into the checkout
@@ -173,17 +188,19 @@ def _working_in(job: Job, repo: Path) -> Iterator[None]:
 
 
 def _environment(job: Job, toolbox: Toolbox, learner: LearnerSites, versions: dict[str, str]) -> dict[str, Any]:
+    """What is needed to repeat the run."""
+    from pilot_tal.record.environment import describe
+
     repo = Path(job.repo)
     files = sorted({seam.file for seam in (*toolbox.seams, *learner.seams)})
     digest = hashlib.sha256("".join(checksum(repo / file) for file in files).encode()).hexdigest()
+    devices = _device(job)
+    here = describe("cpu" if -1 in devices else f"cuda:{devices[0]}")
     return {
-        "engine": toolbox.engine,
-        "versions": versions,
-        "platform": platform.platform(),
+        **here,
+        "packages": {**here["packages"], **versions},
         "checkout": {"commit": _commit(repo), "tested_commit": toolbox.tested_commit, "seam_files": digest},
-        "weights": None if job.weights in (None, "random") else checksum(job.weights),
-        "manifest": job.data.checksum if job.data else None,
-        "command": sys.argv,
+        "workarounds": [],
     }
 
 

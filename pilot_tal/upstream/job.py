@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import read_json, write_json
+from data_lt.errors import UserError
+from data_lt.files import read_json, write_json
 
 CLASSIFIERS = ("cnn", "nme")
 
@@ -24,7 +24,6 @@ class Data:
     class_names: list[str]
     train: list[tuple[str, int]]
     test: list[tuple[str, int]]
-    checksum: str
 
     def absolute(self, split: str) -> list[str]:
         """Full paths of a split."""
@@ -42,11 +41,9 @@ class Job:
     Attributes:
         repo: The checkout.
         run_dir: The run directory to write.
-        args: The checkout's own settings, with one seed.
-        dataset, method, loss, seed: The run's identity.
-        config: What `config.json` says.
+        args: The checkout's own settings.
+        record: The `RunRecord` as plain values, but for what only the checkout knows: its order of the classes.
         constants: Numbers at the top of the learner's file to set.
-        loss_options: Options of the loss.
         data: A long-tailed set, or None for a dataset of the checkout's own.
         data_root: Where a dataset of the checkout's own is downloaded to, if the checkout has no data folder.
         device: Devices as the checkout counts them ([-1] is the CPU), or None for its own choice.
@@ -54,27 +51,35 @@ class Job:
         weights: A file of ViT weights, "random", or None for the checkout's own download.
         vit: Changes to the ViT's shape, for trials.
         classifier: Whose predictions are recorded: "cnn", or "nme" (nearest class mean, where there is one).
-        notes: Sentences for the report.
     """
 
     repo: str
     run_dir: str
     args: dict[str, Any]
-    dataset: str
-    method: str
-    loss: str
-    seed: int
-    config: dict[str, Any]
+    record: dict[str, Any]
     constants: dict[str, int | float] = field(default_factory=dict)
-    loss_options: dict[str, Any] = field(default_factory=dict)
     data: Data | None = None
     data_root: str = "data"
     device: list[int | str] | None = None
     workers: int | None = None
     weights: str | None = None
-    vit: dict[str, int] = field(default_factory=dict)
+    vit: dict[str, Any] = field(default_factory=dict)
     classifier: str = "cnn"
-    notes: list[str] = field(default_factory=list)
+
+    @property
+    def method(self) -> str:
+        """Name of the learner."""
+        return self.record["method"]["name"]
+
+    @property
+    def loss(self) -> str:
+        """Name of the loss."""
+        return self.record["loss"]["name"]
+
+    @property
+    def seed(self) -> int:
+        """The one seed of this run."""
+        return self.record["seed"]
 
     @property
     def work_dir(self) -> Path:
@@ -100,4 +105,4 @@ def read_job(path: str | Path) -> Job:
         content["data"] = None if data is None else Data(**data)
         return Job(**{key: value for key, value in content.items() if key in known})
     except (TypeError, AttributeError) as error:
-        raise PilotTalError(f"{path} is not a job: {error}") from error
+        raise UserError(f"{path} is not a job: {error}") from error

@@ -3,24 +3,52 @@
 This part runs in our own environment; what it leaves to the driver is a file.
 """
 
-import inspect
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pilot_tal.errors import PilotTalError, unknown_name
-from pilot_tal.files import checksum, read_json
-from pilot_tal.losses import build_loss, loss_options
-from pilot_tal.rundir import run_name
+from data_lt import CARDS, prepare
+from data_lt.errors import UserError, unknown_name
+from data_lt.files import read_json
+from pilot_tal.backbone.load import file_fingerprint
+from pilot_tal.losses import LOSSES, build_loss
+from pilot_tal.plan.config import DataConfig
+from pilot_tal.plan.parse import parse_items
+from pilot_tal.record.run_record import (
+    NO_LOSS,
+    BackboneRecord,
+    DataRecord,
+    EngineRecord,
+    LossRecord,
+    MethodRecord,
+    short_hash,
+)
+from pilot_tal.schema import Rule, defaults_of, settings_of
 from pilot_tal.upstream.job import CLASSIFIERS, Data, Job
 from pilot_tal.upstream.seams import check_seams, find_toolbox, module_numbers
-from pilot_tal.upstream.sites import LAMDA_PILOT, Toolbox
+from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox
 from pilot_tal.upstream.weights import SUFFIXES
 
-VIT_SETTINGS = ("img_size", "patch_size", "depth", "num_heads", "embed_dim", "mlp_ratio")
-_NOT_IN_CONFIG = ("dataset", "seed", "device", "prefix", "config")
+# Keys of a config that are no settings of the method: the run's record has them elsewhere, or not at all.
+_ELSEWHERE = (
+    *("dataset", "seed", "device", "prefix", "config", "model_name"),
+    *("init_cls", "increment", "shuffle", "backbone_type", "convnet_type"),
+)
+
+
+@dataclass(frozen=True)
+class VitShape:
+    """Another shape of the ViT, for trials; null is the checkout's own."""
+
+    img_size: Annotated[int | None, Rule("pixels of its images", 1, 4096)] = None
+    patch_size: Annotated[int | None, Rule("pixels of a patch", 1, 4096)] = None
+    depth: Annotated[int | None, Rule("blocks", 1, 100)] = None
+    num_heads: Annotated[int | None, Rule("heads of a block", 1, 1000)] = None
+    embed_dim: Annotated[int | None, Rule("width", 1, 10_000)] = None
+    mlp_ratio: Annotated[float | None, Rule("width of a block's MLP, in widths", above=0, high=100)] = None
 
 
 @dataclass(frozen=True)
@@ -29,7 +57,7 @@ class Request:
 
     repo: Path
     config: str
-    losses: Sequence[str]
+    losses: Sequence[str] = ()
     dataset: str | None = None
     seeds: Sequence[int] = ()
     data_root: Path = Path("data")
@@ -45,7 +73,7 @@ def make_jobs(request: Request) -> list[Job]:
     """One job for each seed and loss, after the checkout's seams were checked.
 
     Raises:
-        PilotTalError: The checkout, its config, the data or an option is not as it must be.
+        UserError: The checkout, its config, the data or an option is not as it must be.
     """
     repo = request.repo.resolve()
     toolbox = find_toolbox(repo)
@@ -54,97 +82,170 @@ def make_jobs(request: Request) -> list[Job]:
     check_seams(repo, toolbox, learner)
     if request.classifier not in CLASSIFIERS:
         raise unknown_name("classifier", request.classifier, CLASSIFIERS)
-    sections = _sections(request.overrides, request.losses)
-    vit = _vit(sections.pop("vit"), toolbox, request)
-    constants = _apply(args, sections.pop(""), module_numbers(repo, learner), toolbox)
-    data = _data(request, sections.pop("data"), toolbox, args)
-    options = {loss: {**loss_options(loss), **sections[loss]} for loss in request.losses}
-    for loss in request.losses:
-        build_loss(loss, **sections[loss])  # refuses wrong options now, not after the data were read
-    seeds = list(request.seeds) or _seeds(args)
-    common = {"constants": constants, "vit": vit, "classifier": request.classifier}
-    shared = {**common, "repo": str(repo), "args": args, "data": data, "method": args["model_name"].lower()}
-    shared |= {
-        "device": _devices(request.device),
-        "workers": request.workers,
-        "weights": _weights(request, toolbox),
+    losses = _losses(request.losses, learner)
+    sections = _sections(request.overrides, losses)
+    vit = _vit(sections["vit"], toolbox, request)
+    constants, changed = _apply(args, sections[""], module_numbers(repo, learner), toolbox)
+    options = {loss: _parsed(loss, sections[loss], LOSSES[loss]) for loss in losses}
+    for loss in losses:
+        build_loss(loss, **options[loss])  # refuses wrong options now, not after the data were read
+    weights = _weights(request, toolbox)
+    data_options = _parsed("data", sections["data"], DataConfig)
+    data, data_record = _data(request, data_options, toolbox, args)
+    _check_counts(data, learner)
+    if request.dataset:
+        card = CARDS[request.dataset]
+        changed |= _differences(data_options, {**vars(card), "split_seed": card.seed})
+    record = {
+        "engine": EngineRecord(toolbox.engine, toolbox.title, {"classifier": request.classifier, "vit": vit}),
+        "method": _method(args, learner, constants),
+        "data": data_record,
+        "backbone": _backbone(args, toolbox, weights, vit),
+        "stream": _stream(args, toolbox, data),
+        "changed": changed,
+        "notes": _notes(toolbox, learner, request, vit),
     }
-    shared["data_root"] = str(request.data_root.resolve())
-    shared |= {"dataset": request.dataset or args["dataset"], "notes": _notes(toolbox, request, vit)}
-    jobs = []
-    for seed in seeds:
-        for loss in request.losses:
-            config = _config(shared, toolbox, loss, seed, options[loss])
-            name = run_name(shared["dataset"], shared["method"], loss, seed, config)
-            jobs.append(Job(run_dir=str(request.output.resolve() / name), loss=loss, seed=seed, config=config,
-                            loss_options=sections[loss], **shared))  # fmt: skip
-    return jobs
+    shared = Job(
+        str(repo), "", args, {}, constants, data, str(request.data_root.resolve()), _devices(request.device),
+        request.workers, weights, vit, request.classifier,
+    )  # fmt: skip
+    chosen = [_loss(loss, options.get(loss, {})) for loss in losses or [NO_LOSS]]
+    return [
+        _job(shared, {**record, "loss": loss, "seed": seed}, request.output.resolve())
+        for seed in list(request.seeds) or _seeds(args)
+        for loss in chosen
+    ]
+
+
+def _job(shared: Job, record: dict[str, Any], output: Path) -> Job:
+    """The job of one record, in a directory that is named after all that shapes its result."""
+    made = {name: asdict(part) for name, part in record.items() if is_dataclass(part) and not isinstance(part, type)}
+    plain = {**record, **made}
+    loss = record["loss"]
+    if loss.name != NO_LOSS:
+        plain["changed"] = {**plain["changed"], **_differences(loss.options, defaults_of(LOSSES[loss.name]))}
+    identity = {name: part for name, part in plain.items() if name not in ("notes", "changed")}
+    identity["tasks"] = [shared.args["init_cls"], shared.args["increment"]]
+    name = f"{record['data'].name}-{record['method'].name}-{loss.name}-s{record['seed']}-{short_hash(identity)}"
+    return replace(shared, run_dir=str(output / name), record=plain)
+
+
+def _differences(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: [value, usual.get(name)] for name, value in values.items() if value != usual.get(name)}
+
+
+def _losses(asked: Sequence[str], learner: LearnerSites) -> list[str]:
+    """The losses to run with; a learner that trains nothing takes none."""
+    if not learner.trains and asked:
+        raise UserError(f"{learner.title} trains nothing, so it takes no loss; leave --loss {asked[0]} out")
+    return list(asked or (["tal"] if learner.trains else []))
+
+
+def _loss(name: str, options: dict[str, Any]) -> LossRecord:
+    if name == NO_LOSS:
+        return LossRecord(NO_LOSS, "no loss")
+    return LossRecord(name, LOSSES[name].title, {**defaults_of(LOSSES[name]), **options})
 
 
 def _read_config(repo: Path, toolbox: Toolbox, config: str) -> dict[str, Any]:
     path = repo / config if (repo / config).is_file() else Path(config)
     if not path.is_file():
-        known = [f"exps/{file.name}" for name in toolbox.learners for file in repo.glob(f"exps/{name}*.json")]
-        raise unknown_name(f"config of the checkout {repo}", config, known)
+        served = (file for file in repo.glob("exps/*.json") if read_json(file).get("model_name") in toolbox.learners)
+        raise unknown_name(f"config of the checkout {repo}", config, [f"exps/{file.name}" for file in served])
     args = read_json(path)
     needed = ("model_name", "dataset", "init_cls", "increment", "shuffle", "seed", "device")
     missing = [key for key in needed if not isinstance(args, dict) or key not in args]
     if missing:
-        raise PilotTalError(f"{path} is not a config of the checkout: {', '.join(missing)} is missing")
+        raise UserError(f"{path} is not a config of the checkout: {', '.join(missing)} is missing")
     return args
 
 
-def _sections(overrides: Iterable[str], losses: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _sections(overrides: Sequence[str], losses: Sequence[str]) -> dict[str, dict[str, str]]:
     """`key=value` sorted by section: `data.`, `vit.`, a loss's name, or none for the checkout's own settings."""
-    found: dict[str, dict[str, Any]] = {"": {}, "data": {}, "vit": {}, **{loss: {} for loss in losses}}
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise PilotTalError(f"a setting must be key=value, got {text!r}")
+    found: dict[str, dict[str, str]] = {"": {}, "data": {}, "vit": {}, **{loss: {} for loss in losses}}
+    for key, text in parse_items(overrides, aliases={}).items():
         section, _, name = key.rpartition(".")
         if section not in found:
-            raise unknown_name(f"section in {text!r}", section, [name for name in found if name])
-        try:
-            found[section][name] = json.loads(value)
-        except ValueError:
-            found[section][name] = value
+            raise unknown_name(f"section in {key!r}", section, [name for name in found if name])
+        found[section][name] = text
     return found
 
 
-def _apply(args: dict[str, Any], given: dict[str, Any], numbers: dict[str, Any], toolbox: Toolbox) -> dict[str, Any]:
-    """Puts settings into the checkout's config; gives those that are numbers in the learner's file."""
-    constants = {}
-    for name, value in given.items():
+def _parsed(section: str, given: Mapping[str, str], group: Callable[..., Any]) -> dict[str, Any]:
+    """The values of a section, by the settings of a class."""
+    known = {name: replace(s, name=f"{section}.{name}") for name, s in settings_of(group).items()}
+    for name in given:
+        if name not in known:
+            raise unknown_name("setting", f"{section}.{name}", [setting.name for setting in known.values()])
+    return {name: known[name].parse(text) for name, text in given.items()}
+
+
+def _apply(
+    args: dict[str, Any], given: Mapping[str, str], numbers: Mapping[str, Any], toolbox: Toolbox
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Puts settings into the checkout's config; gives those that are numbers in the learner's file, and all changes."""
+    constants: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
+    for name, text in given.items():
+        value = _read_value(text)
         if name in ("seed", "device", "model_name"):
-            raise PilotTalError(f"{name} has an option of its own or belongs to the config; do not set it")
-        if name in args:
-            args[name] = value
-        elif name in numbers:
-            if not isinstance(value, (int, float)) or isinstance(value, bool):
-                raise PilotTalError(f"{name} must be a number, got {value!r}")
-            constants[name] = value
-        else:
+            raise UserError(f"{name} has an option of its own or belongs to the config; do not set it")
+        if name not in args and name not in numbers:
             raise unknown_name(f"setting of {toolbox.title}'s {args['model_name']}", name, {*args, *numbers})
+        if name in args:
+            before, args[name] = args[name], value
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            before, constants[name] = numbers[name], value
+        else:
+            raise UserError(f"{name} must be a number, got {value!r}")
+        changed |= {name: [value, before]} if value != before else {}
     for name in ("init_cls", "increment"):
         if not isinstance(args[name], int) or args[name] < 1:
-            raise PilotTalError(f"{name} must be a whole number of at least 1, got {args[name]!r}")
-    return constants
+            raise UserError(f"{name} must be a whole number of at least 1, got {args[name]!r}")
+    return constants, changed
 
 
-def _data(request: Request, options: dict[str, Any], toolbox: Toolbox, args: dict[str, Any]) -> Data | None:
+def _read_value(text: str) -> Any:
+    """As the checkout's JSON would have it, or text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _method(args: dict[str, Any], learner: LearnerSites, constants: dict[str, Any]) -> MethodRecord:
+    settings = {key: value for key, value in args.items() if key not in _ELSEWHERE}
+    return MethodRecord(args["model_name"].lower(), learner.title, "pilot", {**settings, **constants})
+
+
+def _backbone(args: dict[str, Any], toolbox: Toolbox, weights: str | None, vit: dict[str, Any]) -> BackboneRecord:
+    name = args.get("backbone_type") or args.get("convnet_type") or "unknown"
+    downloads = toolbox is LAMDA_PILOT and args.get("pretrained") is not False
+    source = weights or ("hub" if downloads else "random")
+    return BackboneRecord(str(name), file_fingerprint(source), vit.get("img_size"))
+
+
+def _stream(args: dict[str, Any], toolbox: Toolbox, data: Data | None) -> dict[str, Any]:
+    """What of the stream is known before the checkout has made it."""
+    order = "shuffled" if args["shuffle"] else "as in the checkout"
+    if toolbox is LAMDA_PILOT:  # which feeds its ViTs pixels in [0, 1]
+        return {"transform": "pilot", "normalize": "none", "order": order}
+    own = f"{toolbox.title}'s {data.template if data else args['dataset']}"
+    return {"transform": own, "normalize": own, "order": order}
+
+
+def _data(
+    request: Request, given: Mapping[str, Any], toolbox: Toolbox, args: dict[str, Any]
+) -> tuple[Data | None, DataRecord]:
     if request.dataset is None:
-        if options:
-            raise PilotTalError(f"data.{next(iter(options))} needs one of our datasets (--dataset)")
-        return None
-    from data_lt import prepare
-
-    known = [p.name for p in inspect.signature(prepare).parameters.values() if p.kind == p.KEYWORD_ONLY]
-    for name in options:
-        if name not in known:
-            raise unknown_name("setting of the data", f"data.{name}", [f"data.{k}" for k in known])
-    found = prepare(request.dataset, request.data_root, **options)
+        if given:
+            raise UserError(f"data.{next(iter(given))} needs one of our datasets (--dataset)")
+        return None, DataRecord(args["dataset"], args["dataset"])
+    found = prepare(
+        request.dataset, request.data_root, **{"seed" if k == "split_seed" else k: v for k, v in given.items()}
+    )
     if args["init_cls"] > len(found.class_names):
-        raise PilotTalError(f"init_cls must be at most {len(found.class_names)} classes, got {args['init_cls']}")
+        raise UserError(f"init_cls must be at most {len(found.class_names)} classes, got {args['init_cls']}")
     if toolbox is LAMDA_PILOT:
         # As the checkout treats the balanced originals: ImageNet-R has transforms of its own with CODA-Prompt.
         alias, template = request.dataset, "imagenetr" if request.dataset == "imagenetr_lt" else "cub"
@@ -157,22 +258,28 @@ def _data(request: Request, options: dict[str, Any], toolbox: Toolbox, args: dic
         for part in [found.frame[found.frame["split"] == split]]
     }
     root = str(Path(found.root).resolve())
-    return Data(root, alias, template, list(found.class_names), **splits, checksum=found.checksum)
+    record = DataRecord(request.dataset, found.card.title, found.checksum, found.law)
+    return Data(root, alias, template, list(found.class_names), **splits), record
 
 
-def _vit(given: dict[str, Any], toolbox: Toolbox, request: Request) -> dict[str, Any]:
-    for name, value in given.items():
-        if name not in VIT_SETTINGS:
-            raise unknown_name("setting of the ViT", f"vit.{name}", [f"vit.{k}" for k in VIT_SETTINGS])
-        if not isinstance(value, (int, float)) or value <= 0:
-            raise PilotTalError(f"vit.{name} must be a positive number, got {value!r}")
-    if given and toolbox is not LAMDA_PILOT:
-        raise PilotTalError(f"vit.{next(iter(given))}: {toolbox.title}'s learners have no ViT")
-    if given and request.weights is None:
-        raise PilotTalError("another shape of the ViT needs weights of that shape: give --weights FILE or random")
-    if "img_size" in given and request.dataset is None:
-        raise PilotTalError("vit.img_size needs one of our datasets (--dataset): the checkout's own are of 224 pixels")
-    return given
+def _check_counts(data: Data | None, learner: LearnerSites) -> None:
+    """Learners that take a covariance of each class cannot have classes of one image."""
+    if data is not None and min(Counter(data.labels("train")).values()) < learner.least:
+        raise UserError(
+            f"{learner.title} takes a covariance of every class, which needs {learner.least} training images; "
+            f"set data.n_min={learner.least}"
+        )
+
+
+def _vit(given: Mapping[str, str], toolbox: Toolbox, request: Request) -> dict[str, Any]:
+    shape = _parsed("vit", given, VitShape)
+    if shape and toolbox is not LAMDA_PILOT:
+        raise UserError(f"vit.{next(iter(shape))}: {toolbox.title}'s learners have no ViT")
+    if shape and request.weights is None:
+        raise UserError("another shape of the ViT needs weights of that shape: give --weights FILE or random")
+    if "img_size" in shape and request.dataset is None:
+        raise UserError("vit.img_size needs one of our datasets (--dataset): the checkout's own are of 224 pixels")
+    return shape
 
 
 def _weights(request: Request, toolbox: Toolbox) -> str | None:
@@ -180,13 +287,13 @@ def _weights(request: Request, toolbox: Toolbox) -> str | None:
         return request.weights
     path = Path(request.weights)
     if toolbox is not LAMDA_PILOT:
-        raise PilotTalError(f"--weights is for LAMDA-PILOT's ViT; {toolbox.title}'s networks start from nothing")
+        raise UserError(f"--weights is for LAMDA-PILOT's ViT; {toolbox.title}'s networks start from nothing")
     if path.suffix not in SUFFIXES or not path.is_file():
-        raise PilotTalError(f"weights must be 'random' or a {', '.join(SUFFIXES)} file that exists, got {path}")
+        raise UserError(f"weights must be 'random' or a {', '.join(SUFFIXES)} file that exists, got {path}")
     return str(path.resolve())
 
 
-def _devices(device: str | None) -> list[int] | None:
+def _devices(device: str | None) -> list[int | str] | None:
     if device is None:
         return None
     if device == "cpu":
@@ -194,7 +301,7 @@ def _devices(device: str | None) -> list[int] | None:
     try:
         return [int(part) for part in device.split(",")]
     except ValueError as error:
-        raise PilotTalError(f"device must be cpu or GPU numbers such as 0 or 0,1, got {device!r}") from error
+        raise UserError(f"device must be cpu or GPU numbers such as 0 or 0,1, got {device!r}") from error
 
 
 def _seeds(args: dict[str, Any]) -> list[int]:
@@ -202,30 +309,9 @@ def _seeds(args: dict[str, Any]) -> list[int]:
     return [int(seed) for seed in seeds]
 
 
-def _config(shared: dict[str, Any], toolbox: Toolbox, loss: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
-    """What `config.json` says; runs that differ in nothing else are compared."""
-    settings = {key: value for key, value in shared["args"].items() if key not in _NOT_IN_CONFIG}
-    weights = shared["weights"]
-    return {
-        "engine": toolbox.engine,
-        "dataset": shared["dataset"],
-        "method": shared["method"],
-        "loss": loss,
-        "seed": seed,
-        "fidelity": "pilot",
-        loss: options,
-        "upstream": {**settings, **shared["constants"]},
-        "manifest": shared["data"].checksum[:16] if shared["data"] else None,
-        "template": shared["data"].template if shared["data"] else None,
-        "weights": weights if weights in (None, "random") else checksum(weights)[:16],
-        "vit": shared["vit"],
-        "classifier": shared["classifier"],
-    }
-
-
-def _notes(toolbox: Toolbox, request: Request, vit: dict[str, Any]) -> list[str]:
+def _notes(toolbox: Toolbox, learner: LearnerSites, request: Request, vit: dict[str, Any]) -> list[str]:
     notes = [f"Run by {toolbox.title}'s own code; only the loss, the data and the record are ours."]
-    if toolbox.growing:
+    if learner.growing:
         whose = "nearest class mean" if request.classifier == "nme" else "trained classifier"
         notes.append(f"Predictions are those of the {whose}.")
     if request.weights == "random" and toolbox is LAMDA_PILOT:

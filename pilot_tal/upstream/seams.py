@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 from pilot_tal.upstream.sites import BASE_FILE, TOOLBOXES, LearnerSites, Seam, Site, Toolbox
 
 # A call whose last name is one of these may be a classification loss, so it must stand in the table of sites.
@@ -13,7 +13,7 @@ _CROSS_ENTROPIES = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"}
 _REPLACED = {"F": "torch.nn.functional", "DataLoader": "torch.utils.data.DataLoader"}
 
 
-class MovedSeam(PilotTalError):
+class MovedSeam(UserError):
     """Something the driver relies on is not where it was in the commit it was written for."""
 
     def __init__(self, toolbox: Toolbox, file: str, problem: str):
@@ -35,12 +35,12 @@ class LocatedSite:
 def find_toolbox(repo: Path) -> Toolbox:
     """Which toolbox the checkout at `repo` is."""
     if not repo.is_dir():
-        raise PilotTalError(f"repo must be the directory of a checkout, got {repo}, which does not exist")
+        raise UserError(f"repo must be the directory of a checkout, got {repo}, which does not exist")
     for toolbox in TOOLBOXES:
         if (repo / "trainer.py").is_file() and (repo / toolbox.mark).is_dir():
             return toolbox
     titles = " or ".join(toolbox.title for toolbox in TOOLBOXES)
-    raise PilotTalError(f"{repo} is not a checkout of {titles}: it needs trainer.py and backbone/ or convs/")
+    raise UserError(f"{repo} is not a checkout of {titles}: it needs trainer.py and backbone/ or convs/")
 
 
 def check_seams(repo: Path, toolbox: Toolbox, learner: LearnerSites) -> tuple[LocatedSite, ...]:
@@ -146,7 +146,7 @@ def _locate(toolbox: Toolbox, tree: ast.Module, learner: LearnerSites) -> tuple[
     everywhere = sum(isinstance(n, ast.Call) and _last_name(n.func) in _CROSS_ENTROPIES for n in ast.walk(tree))
     if everywhere != len(found):
         raise MovedSeam(toolbox, learner.file, "a cross-entropy stands outside the functions and methods")
-    lines = [line for _, call in found for line in range(call.lineno, call.end_lineno + 1)]
+    lines = [line for _, call in found for line in range(call.lineno, _last_line(call) + 1)]
     if len(set(lines)) != len(lines):
         raise MovedSeam(toolbox, learner.file, "two cross-entropies share a line")
     for place in range(max(len(found), len(learner.sites))):
@@ -155,8 +155,12 @@ def _locate(toolbox: Toolbox, tree: ast.Module, learner: LearnerSites) -> tuple[
         if wanted != given:
             raise MovedSeam(toolbox, learner.file, f"expected {wanted}, found {given}")
     return tuple(
-        LocatedSite(site, call.lineno, call.end_lineno) for site, (_, call) in zip(learner.sites, found, strict=True)
+        LocatedSite(site, call.lineno, _last_line(call)) for site, (_, call) in zip(learner.sites, found, strict=True)
     )
+
+
+def _last_line(call: ast.Call) -> int:
+    return call.end_lineno or call.lineno
 
 
 def _wanted(site: Site) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 from pilot_tal.upstream.seams import LocatedSite
 
 _ABSENT = object()
@@ -50,7 +50,7 @@ class SwappedFunctional:
         caller = sys._getframe(1)
         site = self._sites.get((caller.f_code.co_name, caller.f_lineno))
         if site is None:
-            raise PilotTalError(
+            raise UserError(
                 f"cross_entropy was called in {caller.f_code.co_name}, line {caller.f_lineno} of "
                 f"{caller.f_code.co_filename}, which is none of the known call sites"
             )

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")
 _BACKBONE = ("patch_embed.", "cls_token", "pos_embed", "blocks.", "norm.")
 
 
-def load_vit_weights(model: torch.nn.Module, path: str | Path) -> None:
+def load_vit_weights(model: Any, path: str | Path) -> None:
     """Fills a ViT as its own module would after a download; heads and prompts stay as they are.
 
     Args:
@@ -25,7 +25,7 @@ def load_vit_weights(model: torch.nn.Module, path: str | Path) -> None:
         try:
             model.load_pretrained(str(path))
         except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-            raise PilotTalError(f"the weights {path} do not fit {type(model).__name__}: {error}") from error
+            raise UserError(f"the weights {path} do not fit {type(model).__name__}: {error}") from error
         return
     state = _read(path)
     prepare = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
@@ -33,9 +33,10 @@ def load_vit_weights(model: torch.nn.Module, path: str | Path) -> None:
         state = prepare(state, model)
     own = model.state_dict()
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
-    missing = [name for name in own if name.startswith(_BACKBONE) and name not in fitting]
+    wanted = (name for name in own if name.startswith(_BACKBONE) and "ssf_" not in name)  # SSF trains its own
+    missing = [name for name in wanted if name not in fitting]
     if missing:
-        raise PilotTalError(
+        raise UserError(
             f"the weights {path} do not fit the ViT: {missing[0]} is missing or of another shape, "
             f"and so are {len(missing) - 1} more"
         )
@@ -50,9 +51,9 @@ def _read(path: Path) -> dict[str, Any]:
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise PilotTalError(f"cannot read the weights {path}: {error}") from error
+        raise UserError(f"cannot read the weights {path}: {error}") from error
     while isinstance(state, dict) and isinstance(state.get("model", state.get("state_dict")), dict):
         state = state.get("model", state.get("state_dict"))
     if not isinstance(state, dict):
-        raise PilotTalError(f"{path} holds no state dict")
+        raise UserError(f"{path} holds no state dict")
     return state

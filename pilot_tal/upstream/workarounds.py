@@ -7,18 +7,24 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from pilot_tal.upstream.job import Job
-from pilot_tal.upstream.sites import LearnerSites
+from pilot_tal.upstream.sites import LearnerSites, vit_module
 from pilot_tal.upstream.swap import Patches
 from pilot_tal.upstream.weights import load_vit_weights
 
 FULL_WORKERS = 8  # what most of the originals ask for
 TOP_K = 5
+LEAST_FISHER = 1e-30  # of gradients of 1e-15: nothing beside any other, and far enough from where float32 ends
+# Classes of ViTs, as the checkout and timm call them.
+_VITS = ("VisionTransformer", "Generalized_Vit", "Specialized_Vit", "VPT_ViT")
+_HEED_PRETRAINED = ("l2p", "dualprompt", "coda_prompt")
 
 
 @dataclass
@@ -40,6 +46,17 @@ class Context:
     def own(self) -> ModuleType:
         """The module of the learner."""
         return self.modules[self.learner.module]
+
+    @property
+    def base(self) -> ModuleType:
+        """The module that all learners share."""
+        return self.modules["models.base"]
+
+    @property
+    def vit(self) -> ModuleType | None:
+        """The module that builds the learner's ViT, if it has one."""
+        kind = self.job.args.get("backbone_type")
+        return None if kind is None else self.modules[vit_module(kind)]
 
 
 Needed = Callable[[Context], bool]
@@ -66,7 +83,7 @@ def apply_on_learner(context: Context, learner: Any) -> list[str]:
 
 
 def _log(function: Callable, _: None) -> str:
-    line = f"workaround {function.__name__}: {function.__doc__.splitlines()[0]}"
+    line = f"workaround {function.__name__}: {str(function.__doc__).splitlines()[0]}"
     logging.getLogger("pilot_tal").warning(line)
     return line
 
@@ -80,7 +97,7 @@ def chosen_workers(job: Job) -> int | None:
 @_register(BEFORE, lambda c: chosen_workers(c.job) is not None)
 def fewer_workers(context: Context) -> None:
     """the number of loader processes is written into the code; ours is used instead."""
-    for module in (context.modules["models.base"], context.own):
+    for module in (context.base, context.own):
         original = module.DataLoader
 
         def loader(*args: Any, original: Callable = original, **kwargs: Any) -> Any:
@@ -107,8 +124,8 @@ def keep_small_task(context: Context) -> None:
 @_register(BEFORE, lambda c: c.name == "coda_prompt" and c.on_cpu)
 def coda_leaf(context: Context) -> None:
     """CODA-Prompt adds in place to a leaf tensor, which only a copy to a GPU allows; the CPU gets a copy too."""
-    module = context.modules[context.learner.backbone]
-    context.patches.set(module, "torch", _CopiedLeaves(module.torch))
+    vit: Any = context.vit
+    context.patches.set(vit, "torch", _CopiedLeaves(vit.torch))
 
 
 class _CopiedLeaves:
@@ -133,8 +150,8 @@ def coda_one_epoch(context: Context) -> None:
 
 
 def _wants_no_download(context: Context) -> bool:
-    ignores = context.name in ("lae", "mos") and context.job.args.get("pretrained") is False
-    return bool(context.learner.backbone) and (context.job.weights is not None or ignores)
+    ignored = context.name not in _HEED_PRETRAINED and context.job.args.get("pretrained") is False
+    return context.vit is not None and (context.job.weights is not None or ignored)
 
 
 @_register(BEFORE, _wants_no_download)
@@ -147,7 +164,8 @@ def no_download(context: Context) -> None:
     def create(name: str, *args: Any, **kwargs: Any) -> Any:
         model = original(name, *args[1:], **{**kwargs, "pretrained": False})
         if weights not in (None, "random"):
-            load_vit_weights(model, weights)
+            for part in model if isinstance(model, tuple) else (model,):  # MEMO's ViT comes in two parts
+                load_vit_weights(part, weights)
         return model
 
     context.patches.set(timm, "create_model", create)
@@ -158,13 +176,39 @@ def other_vit(context: Context) -> None:
     """the shape of the ViT is written into the code; it is changed for this trial."""
     import timm.models.vision_transformer as timm_vit
 
-    for module in (timm_vit, context.modules[context.learner.backbone]):
-        original = module.VisionTransformer
+    for module, name in product({timm_vit, context.vit}, _VITS):
+        if hasattr(module, name):
+            build = partial(_reshaped, getattr(module, name), context.job.vit)
+            context.patches.set(module, name, build)
 
-        def build(*args: Any, original: Callable = original, **kwargs: Any) -> Any:
-            return original(*args, **{**kwargs, **context.job.vit})
 
-        context.patches.set(module, "VisionTransformer", build)
+def _reshaped(build: Callable, shape: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    return build(*args, **{**kwargs, **shape})
+
+
+@_register(BEFORE, lambda c: c.name == "dgr" and c.on_cpu)
+def cuda_on_cpu(context: Context) -> None:
+    """DGR moves its prior to the GPU whatever the device; on a CPU it stays where it is."""
+    import torch
+
+    context.patches.set(torch.Tensor, "cuda", lambda tensor: tensor)
+
+
+@_register(BEFORE, lambda c: c.name == "fecam")
+def fecam_inverse(context: Context) -> None:
+    """FeCAM's pseudo-inverse may not converge where few images make a matrix near the identity; float64 helps."""
+    import torch
+
+    original = torch.linalg.pinv
+
+    def inverse(matrix: Any) -> Any:
+        try:
+            return original(matrix)
+        except RuntimeError:  # what counts as zero stays what it is in the matrix's own type
+            zero = max(matrix.shape) * torch.finfo(matrix.dtype).eps
+            return original(matrix.double(), rtol=zero).to(matrix.dtype)
+
+    context.patches.set(torch.linalg, "pinv", inverse)
 
 
 @_register(ON_LEARNER, lambda c: c.job.args["init_cls"] < TOP_K)
@@ -187,13 +231,15 @@ def few_classes(context: Context, learner: Any) -> None:
 
 
 def _replays(context: Context) -> bool:
-    return context.job.data is not None and not context.learner.backbone
+    return context.job.data is not None and context.learner.growing
 
 
 @_register(ON_LEARNER, _replays)
 def few_exemplars(context: Context, learner: Any) -> None:
-    """a class with fewer images than exemplars stops PyCIL; it gives all the images it has."""
+    """a class with fewer images than exemplars stops the choice of exemplars; it gives all the images it has."""
     for name in ("_construct_exemplar", "_construct_exemplar_unified"):
+        if name in vars(type(learner)):
+            continue  # MEMO's own choice stops by itself when a class is used up
         original = getattr(learner, name)
 
         def limited(data_manager: Any, m: int, original: Callable = original) -> None:
@@ -210,6 +256,32 @@ def few_exemplars(context: Context, learner: Any) -> None:
                 learner._known_classes, learner._total_classes = known, total
 
         context.patches.set(learner, name, limited)
+
+
+@_register(ON_LEARNER, lambda c: c.name == "cofima")
+def cofima_average(context: Context, learner: Any) -> None:
+    """CoFiMA divides zero by zero where two tasks have no gradient at all; there it takes the plain average."""
+    original = learner.getFisherDiagonal
+
+    def positive(*args: Any) -> dict[str, Any]:
+        return {name: fisher.clamp(min=LEAST_FISHER) for name, fisher in original(*args).items()}
+
+    context.patches.set(learner, "getFisherDiagonal", positive)
+
+
+@_register(ON_LEARNER, lambda c: c.name == "duct" and not hasattr(c.base.BaseLearner, "_compute_class_mean"))
+def duct_means(context: Context, learner: Any) -> None:
+    """the class means that DUCT asks for stand inside another method by mistake; they are computed here."""
+
+    def compute(data_manager: Any) -> None:
+        means = list(getattr(learner, "_class_means", []))
+        for label in range(learner._known_classes, learner._total_classes):
+            images = data_manager.get_dataset([label], source="train", mode="test")
+            loader = context.base.DataLoader(images, batch_size=learner.batch_size, num_workers=FULL_WORKERS)
+            means.append(learner._extract_vectors(loader)[0].mean(axis=0, dtype=np.float64))
+        learner._class_means = np.stack(means)
+
+    context.patches.set(learner, "_compute_class_mean", compute)
 
 
 @_register(ON_LEARNER, lambda c: c.name == "bic" and _replays(c))

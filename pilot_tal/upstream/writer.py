@@ -1,40 +1,31 @@
 """Writes the run directory while the checkout runs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import write_text
-from pilot_tal.metrics import summarize
-from pilot_tal.rundir import RunInfo, write_predictions, write_result, write_run
-from pilot_tal.tal import TAL
-from pilot_tal.task import TaskInfo
+from data_lt.errors import UserError
+from pilot_tal.losses import TaskLoss
+from pilot_tal.record.lease import Lease
+from pilot_tal.record.run_dir import write_log, write_predictions, write_record, write_result
+from pilot_tal.record.run_record import RunRecord
+from pilot_tal.record.step_log import StepLog
+from pilot_tal.schema import build
 from pilot_tal.upstream.job import Job
-from pilot_tal.upstream.sites import Toolbox
 from pilot_tal.upstream.swap import Patches
-
-STATES_PER_TASK = 200
 
 
 class RunWriter:
     """Follows one learner through its tasks and writes what our own engine would write."""
 
-    def __init__(self, job: Job, toolbox: Toolbox, criterion: torch.nn.Module, environment: dict[str, Any]):
-        self.job, self.toolbox, self.criterion, self.environment = job, toolbox, criterion, environment
+    def __init__(self, job: Job, criterion: TaskLoss, environment: dict[str, Any], lease: Lease):
+        self.job, self.criterion, self.environment, self.lease = job, criterion, environment, lease
         self.path = Path(job.run_dir)
-        self.info: RunInfo | None = None
-        self.notes = list(job.notes)
+        self.record: RunRecord | None = None
         self.predictions: list[tuple[np.ndarray, np.ndarray]] = []
-        self._losses: list[Tensor] = []
-        self._states: list[dict[str, Any]] = []
-        self._stride = 1
-        self._steps: list[str] = []
-        self._tal: list[str] = []
+        self._log = StepLog(criterion)
 
     def follow(self, patches: Patches, learner: Any) -> None:
         """Hooks into a learner: the start, and the predictions after each task."""
@@ -51,12 +42,12 @@ class RunWriter:
             kept.clear()
             result = eval_task(*args, **kwargs)
             if not kept:
-                raise PilotTalError(f"{self.job.method} has no classifier {self.job.classifier!r}; use cnn")
+                raise UserError(f"{self.job.method} has no classifier {self.job.classifier!r}; use cnn")
             self.end_task(learner, kept[0][0][:, 0], kept[0][1])
             return result
 
         def start_first(data_manager: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.info is None:
+            if self.record is None:
                 self.start(data_manager)
             return train(data_manager, *args, **kwargs)
 
@@ -65,50 +56,41 @@ class RunWriter:
         patches.set(learner, "incremental_train", start_first)
 
     def start(self, data_manager: Any) -> None:
-        """Writes what is known from the start."""
+        """Writes what is run, now that the checkout has split the classes."""
         job, order = self.job, [int(label) for label in data_manager._class_order]
         counts = np.bincount(data_manager._train_targets, minlength=len(order))
         names = job.data.class_names if job.data else [f"class {label}" for label in range(len(order))]
-        self.info = RunInfo(
-            dataset=job.dataset,
-            method=job.method,
-            loss=job.loss,
-            seed=job.seed,
-            fidelity="pilot",
-            task_sizes=[int(data_manager.get_task_size(t)) for t in range(data_manager.nb_tasks)],
-            class_names=[names[label] for label in order],
-            class_order=order,
-            train_counts=counts.tolist(),
-            engine=self.toolbox.engine,
-            notes=self.notes,
-        )
-        write_run(self.path, self.info, job.config, self.environment)
-        write_result(self.path, 0, False, {})
-        self._write_logs()
+        stream = {
+            "task_sizes": [int(data_manager.get_task_size(t)) for t in range(data_manager.nb_tasks)],
+            "class_names": [names[label] for label in order],
+            "class_order": order,
+            "train_counts": counts.tolist(),
+        }
+        parts = {**job.record, "stream": {**job.record["stream"], **stream}, "environment": [self.environment]}
+        self.record = build(RunRecord, parts)
+        write_record(self.path, self.record)
+        write_result(self.path, self.record, [], finished=False)
 
-    def step(self, task: TaskInfo, loss: Tensor) -> None:
-        """Notes a training step; values stay on the device until the task ends."""
-        step = len(self._losses)
-        self._losses.append(loss)
-        if isinstance(self.criterion, TAL) and step % self._stride == 0:
-            tal = self.criterion
-            state = {"Q": tal.Q.clone(), "weights": tal.negative_weights()}
-            self._states.append({"task": task.index, "step": step, "alpha": tal.alpha, **state})
-            if len(self._states) >= STATES_PER_TASK:  # how many steps there will be is not known: thin out
-                self._states, self._stride = self._states[::2], 2 * self._stride
+    def step(self, epoch: int, loss: Tensor) -> None:
+        """Notes a training step."""
+        self._log.add(loss, epoch=epoch)
 
     def end_task(self, learner: Any, pred: np.ndarray, true: np.ndarray) -> None:
         """Writes the predictions, the logs and the metrics after a task."""
         task, dataset = learner._cur_task, learner.test_loader.dataset
         if not np.array_equal(np.asarray(dataset.labels), true):
-            raise PilotTalError("the checkout's test loader no longer keeps the order of its dataset")
-        self._take_logs(task, len(learner.train_loader))
-        self._write_logs()
-        self.predictions.append((true, pred))
+            raise UserError("the checkout's test loader no longer keeps the order of its dataset")
+        record = self.record
+        assert record is not None  # written before the first task
+        self.lease.check()
         write_predictions(self.path, task, self._image_names(dataset), true, pred)
-        info = self.info
-        metrics = summarize(self.predictions, info.task_sizes, info.train_counts, info.class_order)
-        write_result(self.path, task + 1, task + 1 == info.num_tasks, metrics)
+        write_log(self.path, "steps", task, self._log.steps())
+        states = self._log.states()
+        if states:
+            write_log(self.path, "states", task, states)
+        self._log = StepLog(self.criterion)
+        self.predictions.append((true, pred))
+        write_result(self.path, record, self.predictions, finished=task + 1 == record.num_tasks)
 
     def _image_names(self, dataset: Any) -> list[str]:
         if not dataset.use_path:
@@ -116,23 +98,3 @@ class RunWriter:
         root = self.job.data.root if self.job.data else "."
         names = (Path(str(path)) for path in dataset.images)
         return [(name.relative_to(root) if name.is_relative_to(root) else name).as_posix() for name in names]
-
-    def _take_logs(self, task: int, batches: int) -> None:
-        losses = torch.stack(self._losses).tolist() if self._losses else []
-        for step, loss in enumerate(losses):
-            line = {"task": task, "epoch": step // batches, "step": step, "loss": _plain(loss)}
-            self._steps.append(json.dumps({**line, "aux": None, "lr": None}))
-        for state in self._states:
-            lists = {key: [_plain(value) for value in state[key].tolist()] for key in ("Q", "weights")}
-            self._tal.append(json.dumps({**state, **lists}))
-        self._losses, self._states, self._stride = [], [], 1
-
-    def _write_logs(self) -> None:
-        write_text(self.path / "steps.jsonl", "".join(f"{line}\n" for line in self._steps))
-        if isinstance(self.criterion, TAL):
-            write_text(self.path / "tal.jsonl", "".join(f"{line}\n" for line in self._tal))
-
-
-def _plain(value: float) -> float | None:
-    """Seven digits, as float32 has them; JSON has no NaN and no infinity."""
-    return float(f"{value:.7g}") if np.isfinite(value) else None

@@ -16,7 +16,7 @@ def main(job_file: str, out: str) -> None:
     spec = importlib.util.spec_from_file_location("driver_main", ROOT / "pilot_tal/upstream/__main__.py")
     started = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(started)
-    started._find_own_package()
+    started._find_own_packages()
 
     import numpy as np
     import torch

@@ -1,18 +1,21 @@
 """Whole runs of stand-in checkouts: results, the untouched checkout, and the ways it can go wrong."""
 
-import json
 import shutil
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from upstream_world import DATA_SETTINGS, edit, make_standin, pilot_tal, run_command, snapshot
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.report.study import load_study
-from pilot_tal.rundir import find_runs, load_run
+from data_lt.errors import UserError
+from pilot_tal.losses import LOSSES
+from pilot_tal.record.lease import leased
+from pilot_tal.record.run_dir import find_runs, load_run
+from pilot_tal.schema import defaults_of
 from pilot_tal.upstream import driver
-from pilot_tal.upstream.job import read_job
+from pilot_tal.upstream.job import Job, read_job
 from pilot_tal.upstream.plan import Request, make_jobs
 from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL
 
@@ -31,47 +34,48 @@ def run_jobs(repo, images, output, config, losses, *settings, **options):
 
 @pytest.fixture
 def any_environment(monkeypatch):
-    monkeypatch.setattr(driver, "check_environment", lambda toolbox, repo: {"torch": "any"})
+    monkeypatch.setattr(driver, "check_environment", lambda *_: {"torch": "any"})
 
 
 @pytest.fixture(scope="module")
 def pilot_runs(pilot, images, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "check_environment", lambda toolbox, repo: {"torch": "any"})
+        patch.setattr(driver, "check_environment", lambda *_: {"torch": "any"})
         return run_jobs(pilot, images, tmp_path_factory.mktemp("runs"), "exps/l2p.json", ["ce", "tal"])
 
 
 def test_a_run_directory_is_written_like_our_own(pilot_runs, images):
     for run, loss in zip(pilot_runs, ("ce", "tal"), strict=True):
-        info = run.info
-        assert (info.engine, info.method, info.loss, info.seed) == ("lamda-pilot", "l2p", loss, 1993)
-        assert info.dataset == "folder_lt" and info.fidelity == "pilot"
-        assert info.task_sizes == (4, 2) and run.finished
-        assert sorted(info.class_order) == list(range(6))
-        assert info.class_names == tuple(f"class{label}" for label in info.class_order)
-        assert max(info.train_counts) == 6 and min(info.train_counts) == 2
+        record, stream = run.record, run.record.stream
+        assert (record.engine.name, record.engine.title) == ("lamda-pilot", "LAMDA-PILOT")
+        assert (record.method.name, record.method.title, record.method.fidelity) == ("l2p", "L2P", "pilot")
+        assert (record.loss.name, record.seed, record.data.name) == (loss, 1993, "folder_lt")
+        assert record.loss.options == defaults_of(LOSSES[loss])
+        assert record.data.checksum and record.data.recipe
+        assert stream.task_sizes == (4, 2) and run.finished
+        assert sorted(stream.class_order) == list(range(6))
+        assert stream.class_names == tuple(f"class{label}" for label in stream.class_order)
+        assert max(stream.train_counts) == 6 and min(stream.train_counts) == 2
         assert [len(true) for true, _ in run.predictions] == [4 * 3, 6 * 3]
-        assert "checkout" in run.environment and run.environment["manifest"]
-        assert run.config["upstream"]["tuned_epoch"] == 5
+        assert "checkout" in record.environment[0] and record.environment[0]["packages"]["torch"]
+        assert record.method.settings["tuned_epoch"] == 5
         image = (run.path / "predictions/task01.csv").read_text().splitlines()[1].split(",")[0]
         assert (images / image).is_file()
-    result = json.loads((pilot_runs[0].path / "result.json").read_text())
     true, pred = pilot_runs[0].predictions[-1]
-    assert result["metrics"]["a_last"] == pytest.approx(np.mean(true == pred))
+    assert pilot_runs[0].metrics["a_last"] == pytest.approx(np.mean(true == pred))
 
 
 def test_every_step_is_logged_and_tal_shows_its_state(pilot_runs):
     ce, tal = pilot_runs
-    first = sum(ce.info.train_counts[:4])
+    first = sum(ce.record.stream.train_counts[:4])
     expected = 5 * -(-first // 8)
     assert [line["step"] for line in ce.step_log() if line["task"] == 0] == list(range(expected))
     assert {line["epoch"] for line in ce.step_log()} == set(range(5))
-    assert ce.tal_log() == []
-    states = tal.tal_log()
+    assert ce.state_log() == []
+    states = tal.state_log()
     assert len(states) == len(tal.step_log())
     assert {len(line["Q"]) for line in states if line["task"] == 0} == {4}
     assert {len(line["Q"]) for line in states if line["task"] == 1} == {2}
-    assert states[0]["alpha"] == pytest.approx(7.0)  # 2C − 1 for r = 1
     assert tal.step_log()[0]["loss"] < ce.step_log()[0]["loss"]  # Q starts at 0
 
 
@@ -88,9 +92,47 @@ def test_cross_entropy_through_the_swap_is_the_original(
     assert any(not np.array_equal(ce[1], tal[1]) for ce, tal in both)  # and another loss gives others
 
 
+def test_what_a_learner_has_sliced_is_not_sliced_again(pilot, images, tmp_path, any_environment, monkeypatch):
+    ce, tal = run_jobs(pilot, images, tmp_path / "a", "exps/finetune.json", ["ce", "tal"])
+    assert {line["task"]: len(line["Q"]) for line in tal.state_log()} == {0: 4, 1: 2}
+    assert {(line["task"], line["epoch"]) for line in ce.step_log()} == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
+    monkeypatch.setattr("pilot_tal.upstream.swap.swap", lambda *_: None)
+    plain = run_jobs(pilot, images, tmp_path / "b", "exps/finetune.json", ["ce"])[0]
+    assert all(np.array_equal(a[1], b[1]) for a, b in zip(ce.predictions, plain.predictions, strict=True))
+
+
+def test_a_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images, tmp_path, any_environment):
+    (run,) = run_jobs(pilot, images, tmp_path, "exps/simplecil.json", [])
+    assert run.finished and (run.record.loss.name, run.record.loss.title) == ("none", "no loss")
+    assert run.step_log() == run.state_log() == [] and "-simplecil-none-s1993-" in run.path.name
+    with pytest.raises(UserError, match="SimpleCIL trains nothing, so it takes no loss; leave --loss ce out"):
+        run_jobs(pilot, images, tmp_path, "exps/simplecil.json", ["ce"])
+
+
+def test_two_processes_do_not_share_a_run(pilot, images, tmp_path, any_environment):
+    request = Request(pilot, "exps/l2p.json", ["ce"], "folder_lt", (), images, tmp_path, overrides=DATA_SETTINGS)
+    job = make_jobs(request)[0]
+    with leased(Path(job.run_dir)), pytest.raises(UserError, match="another process is working in"):
+        driver.run(job)
+
+
+def test_epochs_are_found_in_the_settings_or_in_the_file():
+    def epochs(toolbox, name, args, **numbers):
+        job = Job("repo", "run", {"init_cls": 4, "increment": 2, **args}, {"method": {"name": name}})
+        of_task = driver._epochs(job, toolbox.learners[name], SimpleNamespace(**numbers))
+        return of_task(0), of_task(1), of_task(2)
+
+    assert epochs(PYCIL, "icarl", {"epochs": 9}, init_epoch=7, epochs=5) == (7, 5, 5)
+    assert epochs(LAMDA_PILOT, "icarl", {"init_epoch": 7, "epochs": 5}) == (7, 5, 5)
+    assert epochs(LAMDA_PILOT, "duct", {"epochs": 9, "epc_re": 2}) == (11, 11, 11)
+    ease = {"init_epochs": 3, "later_epochs": 8}
+    assert epochs(LAMDA_PILOT, "ease", ease) == (3, 8, 8)
+    assert epochs(LAMDA_PILOT, "ease", {**ease, "increment": 4}) == (3, 3, 3)
+
+
 def test_the_other_cross_entropies_stay(pilot, images, tmp_path, any_environment):
     run = run_jobs(pilot, images, tmp_path, "exps/mos.json", ["tal"])[0]
-    batches = [-(-sum(run.info.train_counts[a:b]) // 8) for a, b in ((0, 4), (4, 6))]
+    batches = [-(-sum(run.record.stream.train_counts[a:b]) // 8) for a, b in ((0, 4), (4, 6))]
     assert len(run.step_log()) == sum(batches)  # neither the alignment nor the rows' loss is counted
 
 
@@ -113,9 +155,9 @@ def test_a_dataset_of_the_checkouts_own(inside, pilot, images, tmp_path, any_env
     job.write()
     driver.run(read_job(job.file))
     run = load_run(job.run_dir)
-    assert run.finished and run.info.dataset == "own" and run.info.seed == 7
-    assert set(run.info.class_names) == {f"class {label}" for label in range(6)}
-    assert run.environment["manifest"] is None
+    assert run.finished and run.record.data.name == "own" and run.record.seed == 7
+    assert set(run.record.stream.class_names) == {f"class {label}" for label in range(6)}
+    assert run.record.data.checksum is None and run.record.changed == {"dataset": ["own", "cub"], "tuned_epoch": [1, 5]}
     assert (run.path / "predictions/task00.csv").read_text().splitlines()[1].startswith("data/class")
     assert snapshot(repo) == before
 
@@ -132,17 +174,19 @@ def test_replayed_classes_keep_their_state(pycil, images, tmp_path):
     assert "workaround few_exemplars" in done.stderr and "workaround few_classes" in done.stderr
     assert snapshot(pycil) == before
     ce, tal = (load_run(path) for path in find_runs([tmp_path / "runs"]))
-    assert ce.info.engine == tal.info.engine == "pycil"
-    assert [{len(line["Q"]) for line in tal.tal_log() if line["task"] == t} for t in (0, 1)] == [{3}, {6}]
-    assert [tal.tal_log()[place]["alpha"] for place in (0, -1)] == pytest.approx([5.0, 11.0])  # 2C − 1
-    assert tal.tal_log()[-1]["Q"][0] > 0
-    assert tal.config["tal"]["lam"] == 0.9
+    assert ce.record.engine.name == tal.record.engine.name == "pycil"
+    assert ce.record.conditions() == tal.record.conditions()  # told apart by their loss and nothing else
+    assert [{len(line["Q"]) for line in tal.state_log() if line["task"] == t} for t in (0, 1)] == [{3}, {6}]
+    assert tal.state_log()[-1]["Q"][0] > 0
+    assert tal.record.loss.options["lam"] == 0.9
+    assert {name: tal.record.changed[name] for name in ("init_epoch", "lam")} == {
+        "init_epoch": [2, 100],
+        "lam": [0.9, 0.995],
+    }
     again = run_command(*command, cwd=tmp_path)
     assert again.exit_code == 0 and again.output.count("done already") == 2
     assert run_command("report", "runs", cwd=tmp_path).exit_code == 0
     assert (tmp_path / "runs/report/index.html").is_file()
-    (setting,) = load_study([tmp_path / "runs"]).settings
-    assert [arm.label for arm in setting.arms] == ["CE", "TAL"]  # told apart by their loss and nothing else
 
 
 def test_nearest_means_can_be_recorded_instead(pycil, images, tmp_path):
@@ -154,7 +198,7 @@ def test_nearest_means_can_be_recorded_instead(pycil, images, tmp_path):
 
 
 def test_a_classifier_that_is_not_there_is_named(pilot, images, tmp_path, any_environment):
-    with pytest.raises(PilotTalError, match="l2p has no classifier 'nme'; use cnn"):
+    with pytest.raises(UserError, match="l2p has no classifier 'nme'; use cnn"):
         run_jobs(pilot, images, tmp_path, "exps/l2p.json", ["ce"], classifier="nme")
 
 
@@ -174,14 +218,15 @@ def test_the_wrong_environment_is_one_sentence(pilot, images, tmp_path, capfd):
 def test_versions_of_the_environment_are_checked(monkeypatch, tmp_path):
     versions = {"torch": "2.13.0+cpu", "timm": "0.6.13"}
     monkeypatch.setattr("importlib.metadata.version", lambda name: versions.get(name, "1.0"))
-    assert driver.check_environment(LAMDA_PILOT, tmp_path)["timm"] == "0.6.13"
+    assert driver.check_environment(LAMDA_PILOT, tmp_path, [])["timm"] == "0.6.13"
+    assert "POT" in driver.check_environment(LAMDA_PILOT, tmp_path, LAMDA_PILOT.learners.values())
     versions["timm"] = "1.0.30"
-    assert driver.check_environment(PYCIL, tmp_path)["torch"] == "2.13.0+cpu"
-    with pytest.raises(PilotTalError, match=r"LAMDA-PILOT needs timm 0\.6 .* has 1\.0\.30; make"):
-        driver.check_environment(LAMDA_PILOT, tmp_path)
+    assert driver.check_environment(PYCIL, tmp_path, [])["torch"] == "2.13.0+cpu"
+    with pytest.raises(UserError, match=r"LAMDA-PILOT needs timm 0\.6 .* has 1\.0\.30; make"):
+        driver.check_environment(LAMDA_PILOT, tmp_path, [])
     versions["torch"] = "2.0.1"
-    with pytest.raises(PilotTalError, match=r"torch must be 2\.4 or newer, but .* has 2\.0\.1"):
-        driver.check_environment(PYCIL, tmp_path)
+    with pytest.raises(UserError, match=r"torch must be 2\.4 or newer, but .* has 2\.0\.1"):
+        driver.check_environment(PYCIL, tmp_path, [])
 
 
 def test_a_moved_seam_stops_before_anything_is_written(images, tmp_path):

@@ -1,14 +1,16 @@
 """From a command line to jobs: settings find their places, and wrong ones are one sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from upstream_world import DATA_SETTINGS
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 from pilot_tal.upstream.job import read_job
 from pilot_tal.upstream.plan import Request, make_jobs
+from pilot_tal.upstream.sites import LAMDA_PILOT
 
 
 def plan(repo, images, *settings, config="exps/l2p.json", losses=("tal",), **options):
@@ -21,9 +23,21 @@ def test_a_job_for_each_seed_and_loss(pilot, images):
     assert [(job.seed, job.loss) for job in jobs] == [(1, "ce"), (1, "tal"), (2, "ce"), (2, "tal")]
     assert len({job.run_dir for job in jobs}) == 4
     assert all(job.args["init_cls"] == 2 and job.device == [-1] for job in jobs)
-    assert [job.loss_options for job in jobs[:2]] == [{}, {"lam": 0.9}]
-    shared = [{k: v for k, v in job.config.items() if k not in ("ce", "tal", "loss")} for job in jobs[:2]]
+    assert [job.record["loss"]["options"].get("lam") for job in jobs[:2]] == [None, 0.9]
+    shared = [{k: v for k, v in job.record.items() if k != "loss"} for job in jobs[:2]]
+    changed = [record.pop("changed") for record in shared]
     assert shared[0] == shared[1]  # so that the report compares the two
+    data = {"n_max": [6, None], "test_per_class": [3, 10]}  # n_min is the dataset's own
+    assert changed == [{"init_cls": [2, 4], **data}, {"init_cls": [2, 4], **data, "lam": [0.9, 0.995]}]
+
+
+def test_whatever_shapes_the_result_shapes_the_runs_name(pilot, images):
+    """And nothing else does: where it runs, and with how many processes, is left out."""
+    changes = ("init_cls=2", "increment=1", "tuned_epoch=7", "tal.lam=0.9", "data.law=exponential", "shuffle=false")
+    names = [Path(plan(pilot, images, *settings)[0].run_dir).name for settings in ((), *((one,) for one in changes))]
+    assert len(set(names)) == len(names)
+    assert Path(plan(pilot, images, device="cpu", workers=3, output=Path("x"))[0].run_dir).name == names[0]
+    assert Path(plan(pilot, images, weights="random")[0].run_dir).name not in names
 
 
 def test_names_the_checkout_gets_to_hear(pilot, pycil, images):
@@ -45,10 +59,10 @@ def test_a_job_is_read_back_as_it_was_written(pilot, images, tmp_path):
     job = plan(pilot, images, output=tmp_path)[0]
     job.write()
     again = read_job(job.file)
-    assert json.dumps(again.config) == json.dumps(job.config)
+    assert json.dumps(again.record) == json.dumps(job.record)
     assert again.data.absolute("train") == job.data.absolute("train")
     (tmp_path / "other.json").write_text('{"repo": "x"}')
-    with pytest.raises(PilotTalError, match="is not a job"):
+    with pytest.raises(UserError, match="is not a job"):
         read_job(tmp_path / "other.json")
 
 
@@ -59,22 +73,26 @@ WRONG = {
         r"unknown config of the checkout .* did you mean 'exps/l2p\.json'",
     ),
     "loss": ({"losses": ("tall",)}, (), "unknown loss 'tall': did you mean 'tal'"),
-    "loss option": ({}, ("tal.lamda=1",), "unknown option of loss 'tal' 'lamda'"),
-    "loss value": ({}, ("tal.lam=2",), "must be a number between 0 and 1"),
+    "loss option": ({}, ("tal.lamda=1",), r"unknown setting 'tal\.lamda': did you mean 'tal\.lam'"),
+    "loss value": ({}, ("tal.lam=2",), r"tal\.lam must be a number above 0 below 1"),
     "setting": ({}, ("tuned_epochs=3",), "did you mean 'tuned_epoch'"),
-    "section": ({}, ("ce.x=3",), "unknown section in 'ce.x=3'"),
-    "no value": ({}, ("tuned_epoch",), "a setting must be key=value, got 'tuned_epoch'"),
+    "section": ({}, ("ce.x=3",), r"unknown section in 'ce\.x'"),
+    "no value": ({}, ("tuned_epoch",), "settings are written key=value, got 'tuned_epoch'"),
     "own option": ({}, ("seed=3",), "seed has an option of its own"),
     "classes": ({}, ("init_cls=9",), "init_cls must be at most 6 classes, got 9"),
     "no classes": ({}, ("increment=0",), "increment must be a whole number of at least 1, got 0"),
     "dataset": ({"dataset": "folder"}, (), "unknown dataset 'folder'"),
-    "data": ({}, ("data.nmax=3",), r"unknown setting of the data 'data\.nmax': did you mean 'data\.n_max'"),
+    "data": ({}, ("data.nmax=3",), r"unknown setting 'data\.nmax': did you mean 'data\.n_max'"),
     "no dataset": ({"dataset": None}, (), r"data\.n_max needs one of our datasets"),
     "device": ({"device": "gpu"}, (), "device must be cpu or GPU numbers such as 0 or 0,1, got 'gpu'"),
     "classifier": ({"classifier": "nm"}, (), "unknown classifier 'nm'"),
     "weights": ({"weights": "nowhere.pth"}, (), "weights must be 'random' or a .* file that exists, got nowhere"),
-    "vit": ({"weights": "random"}, ("vit.deep=2",), r"unknown setting of the ViT 'vit\.deep': did you mean"),
-    "vit value": ({"weights": "random"}, ("vit.depth=0",), r"vit\.depth must be a positive number, got 0"),
+    "vit": ({"weights": "random"}, ("vit.deep=2",), r"unknown setting 'vit\.deep': did you mean"),
+    "vit value": (
+        {"weights": "random"},
+        ("vit.depth=0",),
+        r"vit\.depth must be a whole number from 1 to 100, or null, got 0",
+    ),
     "vit weights": ({}, ("vit.depth=2",), "needs weights of that shape"),
 }
 
@@ -82,21 +100,30 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_input_is_one_sentence(name, pilot, images):
     options, settings, message = WRONG[name]
-    with pytest.raises(PilotTalError, match=message) as error:
+    with pytest.raises(UserError, match=message) as error:
         plan(pilot, images, *settings, **options)
     assert "\n" not in str(error.value)
+
+
+def test_a_class_of_one_image_has_no_covariance(pilot, images, monkeypatch):
+    learner = replace(LAMDA_PILOT.learners["l2p"], title="SLCA", least=3)
+    monkeypatch.setitem(LAMDA_PILOT.learners, "l2p", learner)
+    with pytest.raises(UserError, match=r"SLCA takes a covariance of every class, .* set data\.n_min=3"):
+        plan(pilot, images)
+    monkeypatch.setitem(LAMDA_PILOT.learners, "l2p", replace(learner, least=2))
+    assert plan(pilot, images)
 
 
 def test_pycil_has_no_vit(pycil, images, tmp_path):
     (tmp_path / "vit.pth").touch()
     for settings, weights in ((("vit.depth=2",), "random"), ((), str(tmp_path / "vit.pth"))):
-        with pytest.raises(PilotTalError, match="PyCIL's"):
+        with pytest.raises(UserError, match="PyCIL's"):
             plan(pycil, images, *settings, config="exps/replay.json", weights=weights)
-    with pytest.raises(PilotTalError, match="epochs must be a number, got 'ten'"):
+    with pytest.raises(UserError, match="epochs must be a number, got 'ten'"):
         plan(pycil, images, "epochs=ten", config="exps/replay.json")
 
 
 def test_a_config_that_is_none_is_refused(pilot, images, tmp_path):
     (tmp_path / "mine.json").write_text('{"model_name": "l2p"}')
-    with pytest.raises(PilotTalError, match="is not a config of the checkout: dataset, init_cls"):
+    with pytest.raises(UserError, match="is not a config of the checkout: dataset, init_cls"):
         plan(pilot, images, config=str(tmp_path / "mine.json"))

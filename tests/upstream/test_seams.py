@@ -5,17 +5,18 @@ import shutil
 import pytest
 from upstream_world import edit, make_standin
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
+from pilot_tal.learners import LEARNERS
 from pilot_tal.upstream.seams import MovedSeam, check_seams, find_toolbox, module_numbers
-from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL
+from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL, vit_module
 
 
 def test_toolboxes_are_told_apart(pilot, pycil, tmp_path):
     assert find_toolbox(pilot) is LAMDA_PILOT
     assert find_toolbox(pycil) is PYCIL
-    with pytest.raises(PilotTalError, match="is not a checkout of LAMDA-PILOT or PyCIL"):
+    with pytest.raises(UserError, match="is not a checkout of LAMDA-PILOT or PyCIL"):
         find_toolbox(tmp_path)
-    with pytest.raises(PilotTalError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         find_toolbox(tmp_path / "nowhere")
 
 
@@ -83,7 +84,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_an_unknown_learner_is_answered_with_the_nearest():
-    with pytest.raises(PilotTalError, match=r"unknown learner of PyCIL .* did you mean 'icarl'"):
+    with pytest.raises(UserError, match=r"unknown learner of PyCIL .* did you mean 'icarl'"):
         PYCIL.learner("icarll")
     assert PYCIL.learner("iCaRL") is PYCIL.learners["icarl"]
 
@@ -95,8 +96,19 @@ def test_numbers_at_the_top_of_a_file_are_found(pycil):
 def test_every_swapped_site_goes_through_the_name_that_is_swapped():
     for toolbox in (LAMDA_PILOT, PYCIL):
         for learner in toolbox.learners.values():
-            assert any(site.swap for site in learner.sites)
+            assert learner.trains != (learner.title == "SimpleCIL")
             assert all(site.call == "F.cross_entropy" for site in learner.sites if site.swap)
+
+
+def test_titles_are_those_of_our_own_learners():
+    known = {name: learner for toolbox in (PYCIL, LAMDA_PILOT) for name, learner in toolbox.learners.items()}
+    assert {name: known[name].title for name in LEARNERS} == {name: cls.title for name, cls in LEARNERS.items()}
+
+
+def test_the_vit_is_built_where_its_name_says():
+    kinds = ("pretrained_vit_b16_224_in21k_adapter", "vit_base_patch16_224_coda_prompt", "pretrained_vit_b16_224_vpt")
+    assert [vit_module(kind) for kind in kinds] == ["backbone.vit_adapter", "backbone.vit_coda_promtpt", "backbone.vpt"]
+    assert vit_module("vit_base_patch16_224") == "timm.models.vision_transformer"
 
 
 def test_standins_are_not_changed_by_a_check(pilot, tmp_path):

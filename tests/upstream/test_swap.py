@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot_tal.errors import PilotTalError
-from pilot_tal.losses import build_loss
+from data_lt.errors import UserError
+from pilot_tal.losses import LOSSES, build_loss
 from pilot_tal.upstream.seams import LocatedSite
-from pilot_tal.upstream.sites import Site
+from pilot_tal.upstream.sites import COLUMNS, LAMDA_PILOT, PYCIL, LearnerSites, Site
 from pilot_tal.upstream.supervision import Supervision
 from pilot_tal.upstream.swap import Patches, swap
 
@@ -39,7 +39,7 @@ def module():
 
 
 def located(function: str, swapped: bool, first: int, last: int) -> LocatedSite:
-    return LocatedSite(Site(function, "F.cross_entropy", ("z", "y"), swapped, ""), first, last)
+    return LocatedSite(Site(function, "z, y", swapped, ""), first, last)
 
 
 SITES = (located("Learner.train", True, 4, 4), located("Learner.align", False, 6, 9))
@@ -51,7 +51,7 @@ def test_swapped_and_kept_calls_are_told_by_their_lines(module):
         swap(patches, module, SITES, lambda z, y: asked.append((z, y)) or "ours")
         assert module.train(Z, Y) == "ours"
         assert torch.equal(module.align(Z, Y), F.cross_entropy(Z, Y))
-        with pytest.raises(PilotTalError, match=r"in other, line 11 of standin\.py, which is none of the known"):
+        with pytest.raises(UserError, match=r"in other, line 11 of standin\.py, which is none of the known"):
             module.other(Z, Y)
         assert torch.equal(module.F.relu(Z), F.relu(Z))  # all else is torch's own
     assert len(asked) == 1
@@ -70,15 +70,24 @@ def test_everything_is_put_back_even_after_an_error(module):
     assert torch.equal(module.train(Z, Y), F.cross_entropy(Z, Y))
 
 
-def learner_at(task: int, known: int, total: int, labels) -> SimpleNamespace:
-    dataset = SimpleNamespace(labels=np.asarray(labels))
-    loader = SimpleNamespace(dataset=dataset)
+class Loader(list):
+    """Batches of the labels; only their number and the dataset behind them count."""
+
+    def __init__(self, labels, batches: int):
+        super().__init__(range(batches))
+        self.dataset = SimpleNamespace(labels=np.asarray(labels))
+
+
+def learner_at(task: int, known: int, total: int, labels, batches: int = 2) -> SimpleNamespace:
+    loader = Loader(labels, batches)
     return SimpleNamespace(_cur_task=task, _known_classes=known, _total_classes=total, train_loader=loader)
 
 
-def supervise(name: str, growing: bool, learner, **options):
+def supervise(name, columns: str, learner, **options):
     steps = []
-    made = Supervision(build_loss(name, **options), growing, lambda task, loss: steps.append((task, loss)))
+    criterion = build_loss(name, **options) if isinstance(name, str) else name
+    sites = LearnerSites("models/x.py", "X", "Learner", (), columns)
+    made = Supervision(criterion, sites, lambda task: 5 + task, lambda *step: steps.append(step))
     made.learner, made.num_tasks = learner, 3
     return made, steps
 
@@ -97,7 +106,7 @@ def test_slicing_is_what_masking_was(known, new, batch, seed):
     targets = torch.randint(known, known + new, (batch,), generator=generator)
     ours, theirs = (logits.clone().requires_grad_() for _ in range(2))
     labels = np.arange(known, known + new)
-    supervision, _ = supervise("ce", False, learner_at(0, known, known + new, labels))
+    supervision, _ = supervise("ce", "masked", learner_at(0, known, known + new, labels))
     one, other = supervision(masked(ours, known), targets), F.cross_entropy(masked(theirs, known), targets)
     one.backward()
     other.backward()
@@ -106,7 +115,7 @@ def test_slicing_is_what_masking_was(known, new, batch, seed):
 
 
 def test_what_a_learner_adds_in_place_is_not_logged():
-    supervision, steps = supervise("ce", False, learner_at(0, 0, 3, [0, 1, 2]))
+    supervision, steps = supervise("ce", "masked", learner_at(0, 0, 3, [0, 1, 2]))
     logits = Z.clone().requires_grad_()
     loss = supervision(logits, Y)
     loss += 100.0
@@ -116,7 +125,7 @@ def test_what_a_learner_adds_in_place_is_not_logged():
 
 def test_tal_starts_anew_in_every_task_without_replay():
     learner = learner_at(0, 0, 3, [0, 1, 2])
-    supervision, steps = supervise("tal", False, learner)
+    supervision, steps = supervise("tal", "masked", learner)
     for _ in range(4):
         supervision(torch.randn(2, 3), torch.tensor([0, 1]))
     assert supervision.criterion.Q.max() > 0
@@ -125,11 +134,11 @@ def test_tal_starts_anew_in_every_task_without_replay():
     assert supervision.criterion.num_classes == 2
     assert supervision.criterion.updates == 1
     assert supervision.task.counts == (2, 1)
-    assert [task.index for task, _ in steps] == [0] * 4 + [1]
+    assert [epoch for epoch, _ in steps] == [0, 0, 1, 1, 0]
 
 
 def test_tal_lives_on_and_grows_with_replay():
-    supervision, _ = supervise("tal", True, learner_at(0, 0, 3, [0, 1, 2]))
+    supervision, _ = supervise("tal", "seen", learner_at(0, 0, 3, [0, 1, 2]))
     for _ in range(4):
         supervision(torch.randn(2, 3), torch.tensor([0, 1]))
     before, alpha = supervision.criterion.Q.clone(), supervision.criterion.alpha
@@ -144,17 +153,98 @@ def test_tal_lives_on_and_grows_with_replay():
     assert (tal.Q[3:] > 0).all()
 
 
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_every_loss_goes_through_two_tasks(columns, name):
+    supervision, steps = supervise(name, columns, learner_at(0, 0, 3, [0, 1, 2]))
+    for task, (known, total) in enumerate(((0, 3), (3, 5))):
+        first = 0 if columns == "seen" else known
+        supervision.learner = learner_at(task, known, total, range(first, total))
+        for _ in range(4):
+            logits = torch.randn(4, total, requires_grad=True)
+            labels = torch.randint(first, total, (4,))
+            given = {"masked": (masked(logits, known), labels), "task": (logits[:, known:], labels - known)}
+            supervision(*given.get(columns, (logits, labels))).backward()
+            assert logits.grad.isfinite().all()
+    assert len(steps) == 8 and all(loss.isfinite() for _, loss in steps)
+
+
+@pytest.mark.parametrize("columns", ["task", "seen"])
+def test_a_memory_in_epochs_follows_the_steps_of_each_task(columns):
+    supervision, _ = supervise("tal", columns, learner_at(0, 0, 3, [0, 1, 2], batches=4), lam="auto")
+    supervision(torch.randn(2, 3), torch.tensor([0, 1]))
+    assert supervision.criterion.lam == pytest.approx(1 - 1 / (2 * 4))
+    replayed = columns == "seen"
+    supervision.learner = learner_at(1, 3, 5, [0, 1, 2, 3, 4] if replayed else [3, 4], batches=9)
+    supervision(torch.randn(2, 5 if replayed else 2), torch.tensor([0, 1]))
+    assert supervision.criterion.lam == pytest.approx(1 - 1 / (2 * 9))
+
+
 def test_a_prior_counts_new_images_and_exemplars_together():
-    supervision, _ = supervise("balanced_softmax", True, learner_at(1, 2, 4, [0, 1, 1, 2, 2, 2, 3]))
+    supervision, _ = supervise("balanced_softmax", "seen", learner_at(1, 2, 4, [0, 1, 1, 2, 2, 2, 3]))
     logits, targets = torch.randn(3, 4), torch.tensor([0, 2, 3])
     prior = torch.tensor([1.0, 2.0, 3.0, 1.0]).log()
     torch.testing.assert_close(supervision(logits, targets), F.cross_entropy(logits + prior, targets))
 
 
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_the_loss_gets_what_it_would_get_from_our_own_engine(columns):
+    """Whatever the learner gives its cross-entropy, the loss gets the columns and labels of its own classes."""
+    logits, targets = torch.randn(4, 5), torch.tensor([3, 4, 4, 3])
+    given = {"masked": (masked(logits, 3), targets), "task": (logits[:, 3:], targets - 3), "seen": (logits, targets)}
+    labels = [3, 4, 4, 3] if columns != "seen" else [0, 1, 2, 3, 4, 4, 3]
+    spy = Spy()
+    supervise(spy, columns, learner_at(1, 3, 5, labels))[0](*given[columns])
+    expected = (logits, targets) if columns == "seen" else (logits[:, 3:], targets - 3)
+    assert all(torch.equal(one, other) for one, other in zip(spy.got, expected, strict=True))
+    counts = (1, 1, 1, 2, 2) if columns == "seen" else (2, 2)
+    assert (spy.task.first, spy.task.stop, spy.task.counts) == (0 if columns == "seen" else 3, 5, counts)
+
+
+class Spy(torch.nn.Module):
+    """A loss that keeps what it is told and given."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs = []
+
+    def begin_task(self, task):
+        self.task = task
+
+    def begin_epoch(self, epoch, epochs):
+        self.epochs.append((self.task.index, epoch, epochs))
+
+    def forward(self, logits, targets):
+        self.got = logits, targets
+        return logits.sum()
+
+
+def test_the_loss_is_told_epochs_and_their_steps():
+    spy = Spy()
+    supervision, steps = supervise(spy, "task", learner_at(0, 0, 2, [0, 1], batches=3))
+    for _ in range(7):
+        supervision(torch.randn(2, 2), torch.tensor([0, 1]))
+    assert spy.task.epoch_steps == 3
+    assert [epoch for epoch, _ in steps] == [0, 0, 0, 1, 1, 1, 2]
+    supervision.learner = learner_at(1, 2, 4, [2, 3], batches=1)
+    supervision(torch.randn(2, 2), torch.tensor([0, 1]))
+    assert spy.task.epoch_steps == 1
+    assert spy.epochs == [(0, 0, 5), (0, 1, 5), (0, 2, 5), (1, 0, 6)]
+
+
+def test_every_learner_says_what_it_gives_and_where_its_epochs_are_set():
+    for toolbox in (LAMDA_PILOT, PYCIL):
+        for learner in toolbox.learners.values():
+            assert learner.columns in COLUMNS
+            assert all(learner.epochs) == learner.trains
+
+
 def test_what_the_learner_gives_is_checked():
-    with pytest.raises(PilotTalError, match="no longer masks the logits of old classes"):
-        supervise("ce", False, learner_at(1, 2, 4, [2, 3]))[0](torch.randn(1, 4), torch.tensor([2]))
-    with pytest.raises(PilotTalError, match="must give 4 logits in task 1"):
-        supervise("ce", True, learner_at(1, 2, 4, [2, 3, 0, 1]))[0](torch.randn(1, 5), torch.tensor([2]))
-    with pytest.raises(PilotTalError, match=r"training labels must lie in 2 … 3 in task 1, got 1 … 3"):
-        supervise("ce", False, learner_at(1, 2, 4, [1, 3]))[0](torch.randn(1, 4), torch.tensor([2]))
+    with pytest.raises(UserError, match="must give 2 logits in task 1, got 4"):
+        supervise("ce", "task", learner_at(1, 2, 4, [2, 3]))[0](torch.randn(1, 4), torch.tensor([0]))
+    with pytest.raises(UserError, match="no longer masks the logits of old classes"):
+        supervise("ce", "masked", learner_at(1, 2, 4, [2, 3]))[0](torch.randn(1, 4), torch.tensor([2]))
+    with pytest.raises(UserError, match="must give 4 logits in task 1"):
+        supervise("ce", "seen", learner_at(1, 2, 4, [2, 3, 0, 1]))[0](torch.randn(1, 5), torch.tensor([2]))
+    with pytest.raises(UserError, match=r"training labels must lie in 2 … 3 in task 1, got 1 … 3"):
+        supervise("ce", "masked", learner_at(1, 2, 4, [1, 3]))[0](torch.randn(1, 4), torch.tensor([2]))

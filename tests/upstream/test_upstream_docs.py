@@ -8,11 +8,12 @@ import pytest
 from upstream_world import ROOT
 
 from pilot_tal.upstream.seams import check_seams
-from pilot_tal.upstream.sites import TOOLBOXES
+from pilot_tal.upstream.sites import COLUMNS, LAMDA_PILOT, TOOLBOXES
 from pilot_tal.upstream.workarounds import BEFORE, ON_LEARNER
 
 PAGE = (ROOT / "docs/upstream.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)` \| `([\w/.]+):(\d+)` `([\w.]+)` \| (.+) \| (swapped|stays) \|$", re.MULTILINE)
+CALL = r"(cross_entropy|CrossEntropyLoss|nll_loss|NLLLoss)\("
 CHECKOUTS = {"lamda-pilot": "PILOT_TAL_PILOT", "pycil": "PILOT_TAL_PYCIL"}
 
 
@@ -25,6 +26,25 @@ def test_every_call_site_is_in_the_table():
     ]
     found = [(name, file, function, what, fate) for name, file, _, function, what, fate in ROW.findall(PAGE)]
     assert sorted(found) == sorted(expected)
+
+
+def test_what_each_learner_gives_its_loss_is_in_the_table():
+    rows = re.findall(r"^\| (\w+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
+    found = {columns: (text, re.findall(r"`(\w+)`", names)) for columns, text, names in rows if columns in COLUMNS}
+    learners = LAMDA_PILOT.learners.items()
+    expected = {c: (text, [name for name, known in learners if known.columns == c]) for c, text in COLUMNS.items()}
+    assert found == expected
+
+
+def test_no_cross_entropy_of_lamda_pilot_is_left_out():
+    """The page tells how many there are; a checkout, where there is one, is searched for them."""
+    known = {(learner.file, site.function) for learner in LAMDA_PILOT.learners.values() for site in learner.sites}
+    count = sum(len(learner.sites) for learner in LAMDA_PILOT.learners.values())
+    assert f"all {count} cross-entropies of the checkout" in PAGE
+    if CHECKOUTS["lamda-pilot"] in os.environ:
+        files = sorted(Path(os.environ[CHECKOUTS["lamda-pilot"]]).rglob("*.py"))
+        lines = [(f, line) for f in files for line in f.read_text().splitlines() if re.search(CALL, line)]
+        assert len(lines) == count and {f"models/{f.name}" for f, _ in lines} == {file for file, _ in known}
 
 
 def test_every_workaround_is_in_the_table():

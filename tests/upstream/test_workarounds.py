@@ -10,23 +10,24 @@ import torch
 from PIL import Image
 
 import pilot_tal._torchvision  # noqa: F401
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError
 from pilot_tal.upstream import workarounds
 from pilot_tal.upstream.job import Data, Job
-from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL, Toolbox
+from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL, Toolbox, vit_module
 from pilot_tal.upstream.source import LongTailedSource
 from pilot_tal.upstream.swap import Patches
 from pilot_tal.upstream.weights import load_vit_weights
 
-DATA = Data("/images", "a", "cub", ["x", "y"], [("x/1.png", 0), ("y/2.png", 1)], [("x/3.png", 0)], "0" * 64)
+DATA = Data("/images", "a", "cub", ["x", "y"], [("x/1.png", 0), ("y/2.png", 1)], [("x/3.png", 0)])
 
 
 def context(toolbox: Toolbox, method: str, on_cpu=True, args=None, **job) -> workarounds.Context:
-    args = {"init_cls": 10, **(args or {})}
+    vit = {"backbone_type": f"vit_base_patch16_224_{method}"} if toolbox is LAMDA_PILOT else {}
+    args = {"init_cls": 10, **vit, **(args or {})}
     job = {"workers": 0, "data": DATA, **job}
-    made = Job("repo", "run", args, "folder_lt", method, "ce", 1, {}, **job)
+    made = Job("repo", "run", args, {"method": {"name": method}, "loss": {"name": "ce"}, "seed": 1}, **job)
     learner = toolbox.learners[method]
-    names = ("models.base", learner.module, learner.backbone)
+    names = ("models.base", learner.module, vit_module(args.get("backbone_type", "")))
     return workarounds.Context(made, learner, Patches(), {name: ModuleType(name) for name in names}, on_cpu)
 
 
@@ -45,6 +46,11 @@ def test_only_what_is_needed_is_switched_on(monkeypatch):
     assert needed(context(LAMDA_PILOT, "coda_prompt", on_cpu=False, workers=None)) == {"keep_small_task"}
     coda = context(LAMDA_PILOT, "coda_prompt", workers=None, args={"tuned_epoch": 1})
     assert needed(coda) == {"keep_small_task", "coda_leaf", "coda_one_epoch"}
+    assert needed(context(LAMDA_PILOT, "ease", workers=None, args={"pretrained": False})) == {"no_download"}
+    assert needed(context(LAMDA_PILOT, "icarl", workers=None)) == {"few_exemplars"}
+    assert needed(context(LAMDA_PILOT, "dgr", workers=None)) == {"few_exemplars", "cuda_on_cpu"}
+    assert needed(context(LAMDA_PILOT, "dgr", on_cpu=False, workers=None)) == {"few_exemplars"}
+    assert needed(context(LAMDA_PILOT, "fecam", workers=None)) == {"fecam_inverse"}
     assert needed(context(PYCIL, "icarl", workers=None, data=None)) == set()
     assert needed(context(PYCIL, "icarl", workers=None)) == {"few_exemplars"}
     assert needed(context(PYCIL, "bic", workers=None)) == {"few_exemplars", "small_validation"}
@@ -85,7 +91,7 @@ def test_coda_keeps_a_task_smaller_than_a_batch(images, kept):
 
 def test_coda_may_add_in_place_on_the_cpu():
     made = context(LAMDA_PILOT, "coda_prompt")
-    module = made.modules[made.learner.backbone]
+    module = made.vit
     module.torch = torch
     workarounds.coda_leaf(made)
     total = module.torch.zeros((1,), requires_grad=True).to("cpu")
@@ -117,6 +123,75 @@ def test_five_best_of_three_classes():
     learner.incremental_train(data)
     assert seen == [3, 5]
     assert learner._evaluate(None, None) == {"top5": 1.0}
+
+
+def test_a_choice_of_exemplars_that_stops_by_itself_stays():
+    class Learner(SimpleNamespace):
+        def _construct_exemplar(self, data, m):
+            return "its own"
+
+    learner = Learner(_construct_exemplar_unified=lambda data, m: "shared")
+    workarounds.few_exemplars(context(LAMDA_PILOT, "memo"), learner)
+    assert list(vars(learner)) == ["_construct_exemplar_unified"]
+
+
+def test_the_prior_of_dgr_stays_on_the_cpu():
+    made = context(LAMDA_PILOT, "dgr")
+    with made.patches:
+        workarounds.cuda_on_cpu(made)
+        assert torch.FloatTensor([1.0]).cuda().is_cpu
+    assert "cuda" not in vars(torch.Tensor)
+
+
+def test_a_pseudo_inverse_that_does_not_converge_is_tried_in_float64(monkeypatch):
+    """What the first try would have taken for zero stays zero: here an eigenvalue of 1e-7."""
+    plain = torch.linalg.pinv
+
+    def stubborn(matrix, **kwargs):
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("did not converge")
+        return plain(matrix, **kwargs)
+
+    matrix = torch.diag(torch.tensor([1.0, 2.0, 1e-7]))
+    expected = plain(matrix)
+    monkeypatch.setattr(torch.linalg, "pinv", stubborn)
+    made = context(LAMDA_PILOT, "fecam")
+    with made.patches:
+        workarounds.fecam_inverse(made)
+        found = torch.linalg.pinv(matrix)
+        assert torch.equal(torch.linalg.pinv(matrix.double()), plain(matrix.double()))
+    torch.testing.assert_close(found, expected)
+    assert found.dtype == torch.float32 and found.max() == 1
+    assert torch.linalg.pinv is stubborn
+
+
+def test_cofima_averages_where_no_gradient_tells():
+    old, new, share = torch.tensor([1.0, 1.0, 1e-3]), torch.tensor([3.0, 3.0, 3e-3]), 0.4
+    fishers = iter([{"w": torch.tensor([0.0, 1e-4, 0.0])}, {"w": torch.tensor([0.0, 0.0, 1e-9])}])
+    learner = SimpleNamespace(getFisherDiagonal=lambda loader, optimizer: next(fishers))
+    workarounds.cofima_average(context(LAMDA_PILOT, "cofima"), learner)
+    first, second = (learner.getFisherDiagonal(None, None)["w"] for _ in range(2))
+    both = ((1 - share) * first * old + share * second * new) / ((1 - share) * first + share * second)
+    torch.testing.assert_close(both, torch.tensor([0.6 * 1 + 0.4 * 3, 1.0, 3e-3]))
+
+
+def test_duct_gets_the_class_means_it_asks_for():
+    made = context(LAMDA_PILOT, "duct")
+    made.base.BaseLearner = type("BaseLearner", (), {})
+    made.base.DataLoader = lambda images, **_: images
+    assert "duct_means" in needed(made)
+    vectors = {label: np.tile([[label], [label + 1]], 3) for label in range(4)}
+    learner = SimpleNamespace(_known_classes=0, _total_classes=2, batch_size=8)
+    learner._extract_vectors = lambda images: (images, None)
+    data = SimpleNamespace(get_dataset=lambda labels, source, mode: vectors[labels[0]])
+    workarounds.duct_means(made, learner)
+    learner._compute_class_mean(data)
+    assert learner._class_means.tolist() == [[0.5] * 3, [1.5] * 3]
+    learner._known_classes, learner._total_classes = 2, 4
+    learner._compute_class_mean(data)
+    assert learner._class_means[:, 0].tolist() == [0.5, 1.5, 2.5, 3.5]
+    made.base.BaseLearner._compute_class_mean = None  # a checkout in which it is mended
+    assert "duct_means" not in needed(made)
 
 
 @pytest.mark.parametrize("name", ["_construct_exemplar", "_construct_exemplar_unified"])
@@ -179,12 +254,46 @@ def test_weights_come_from_a_file_instead_of_a_download(monkeypatch, tmp_path):
     assert timm.create_model("vit", pretrained=True).cls_token.sum() == 2
 
 
+def test_a_vit_in_two_parts_gets_its_weights_twice(monkeypatch, tmp_path):
+    timm = ModuleType("timm")
+    timm.create_model = lambda name, pretrained: (TinyViT(), TinyViT())
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    torch.save({"cls_token": torch.ones(1, 1, 2)}, tmp_path / "vit.pth")
+    workarounds.no_download(context(LAMDA_PILOT, "memo", weights=str(tmp_path / "vit.pth")))
+    assert [part.cls_token.sum() for part in timm.create_model("vit", pretrained=True)] == [2, 2]
+
+
+def test_another_shape_reaches_the_outermost_vit_alone(monkeypatch):
+    timm_vit = ModuleType("timm.models.vision_transformer")
+    timm_vit.VisionTransformer = dict
+    for name, module in (("timm", ModuleType("timm")), ("timm.models", ModuleType("timm.models"))):
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["timm.models"].vision_transformer = timm_vit
+    monkeypatch.setitem(sys.modules, "timm.models.vision_transformer", timm_vit)
+    made = context(LAMDA_PILOT, "memo", vit={"depth": 3})
+
+    class Whole:
+        def __init__(self, depth=12):
+            self.depth = depth
+
+    class Part(Whole):
+        def __init__(self, depth=12):
+            super().__init__(depth)
+
+    made.vit.VisionTransformer, made.vit.Generalized_Vit = Whole, Part
+    with made.patches:
+        workarounds.other_vit(made)
+        assert made.vit.Generalized_Vit(depth=12).depth == made.vit.VisionTransformer().depth == 3
+        assert timm_vit.VisionTransformer(embed_dim=2) == {"embed_dim": 2, "depth": 3}
+    assert made.vit.Generalized_Vit is Part and timm_vit.VisionTransformer is dict
+
+
 def test_weights_that_do_not_fit_are_named(tmp_path):
     torch.save({"cls_token": torch.ones(1, 1, 5)}, tmp_path / "vit.pth")
-    with pytest.raises(PilotTalError, match="do not fit the ViT: cls_token is missing or of another shape"):
+    with pytest.raises(UserError, match="do not fit the ViT: cls_token is missing or of another shape"):
         load_vit_weights(TinyViT(), tmp_path / "vit.pth")
     (tmp_path / "vit.bin").write_bytes(b"nothing")
-    with pytest.raises(PilotTalError, match="cannot read the weights"):
+    with pytest.raises(UserError, match="cannot read the weights"):
         load_vit_weights(TinyViT(), tmp_path / "vit.bin")
 
 
