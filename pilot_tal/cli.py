@@ -1,55 +1,89 @@
 """`pilot-tal`: the command line. Each command lives in `pilot_tal/commands/`."""
 
+import signal
 import sys
 
 import typer
 
-from pilot_tal import __version__
+from data_lt.errors import UserError, command, one_line
 from pilot_tal.commands.build import build
-from pilot_tal.commands.compare import compare
+from pilot_tal.commands.compare import compare, mark_slurm
+from pilot_tal.commands.export import export
 from pilot_tal.commands.list import list_names
+from pilot_tal.commands.predict import predict
 from pilot_tal.commands.replay import replay
 from pilot_tal.commands.report import report
 from pilot_tal.commands.run import run
+from pilot_tal.commands.status import status
 from pilot_tal.commands.upstream import upstream
-from pilot_tal.errors import PilotTalError
+from pilot_tal.version import __version__
 
 app = typer.Typer(
     name="pilot-tal",
-    help="Long-tailed class-incremental learning on a frozen ViT, with the Temporal-Adjusted Loss.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-@app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
-    """Long-tailed class-incremental learning on a frozen ViT, with the Temporal-Adjusted Loss."""
+@app.callback()
+def root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")
+) -> None:
+    """Long-tailed class-incremental learning on a frozen ViT, with the Temporal-Adjusted Loss.
+
+    Example, which needs no download: pilot-tal compare l2p demo_lt
+    """
     if version:
         typer.echo(__version__)
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 app.command("run")(run)
 app.command("compare")(compare)
+app.command("status")(status)
 app.command("build")(build)
 app.command("replay")(replay)
 app.command("report")(report)
+app.command("predict")(predict)
+app.command("export")(export)
 app.command("list")(list_names)
 app.command("upstream")(upstream)
 
 
 def main() -> None:
-    """Runs the command line; an error meant for the user is one sentence and exit status 2."""
+    """Runs the command line; an error meant for the user is one sentence and exit status 2.
+
+    SIGTERM, which schedulers send, ends a command in good order as Ctrl-C does, with status 143.
+    """
+    sys.argv = mark_slurm(sys.argv)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        app()
-    except PilotTalError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except PermissionError as error:
-        typer.echo(f"error: no permission for {error.filename}", err=True)
-        sys.exit(2)
+        status = app(standalone_mode=False)
+    except Exception as error:
+        said = _sentence(error)
+        if said is None:  # a defect of ours, which its traceback helps to find
+            raise
+        typer.echo(f"error: {said}", err=True)
+        status = 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    sys.exit(status or 0)
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to tell the user, in one line; None if the error was not meant for anybody."""
+    if isinstance(error, UserError):
+        return one_line(str(error))
+    if isinstance(error, PermissionError):
+        return f"no permission for {error.filename}"
+    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
+        return "this does not fit into memory; lower batch_size, img_size, workers or jobs, or choose cache=off"
+    if hasattr(error, "format_message"):  # of the parser: an option or argument that is unknown, missing or wrong
+        words = [word for word in sys.argv[1:2] if word in {info.name for info in app.registered_commands}]
+        return f"{one_line(error.format_message()).rstrip('.')}; see {command(*words, '--help')}"
+    return None
 
 
 if __name__ == "__main__":

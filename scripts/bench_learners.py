@@ -26,10 +26,13 @@ import torch
 
 import pilot_tal._torchvision  # noqa: F401
 from pilot_tal.backbone import FrozenViT, build_backbone
-from pilot_tal.learners import METHODS, Learner, build_learner, load_method_config
+from pilot_tal.engine.loop import PRECISIONS, autocast, build_optimizer, tensor_cores
+from pilot_tal.learners import Learner, build_learner
 from pilot_tal.losses import build_loss
-from pilot_tal.task import TaskInfo
-from pilot_tal.training import PRECISIONS, autocast, build_optimizer, tensor_cores
+from pilot_tal.plan.defaults import method_config
+from pilot_tal.stream.task import TaskInfo
+
+METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
 
 
 @dataclass
@@ -107,7 +110,7 @@ def peak_memory(bench: Bench, run: Callable[[], object]) -> float:
 def measure(bench: Bench, method: str) -> None:
     classes, fidelity = 20, "fixed" if method == "mos" else "pilot"
     torch.manual_seed(0)
-    config = load_method_config(method, overrides={"crct_epochs": 1} if method == "mos" else {})
+    config = method_config(method, **({"crct_epochs": 1} if method == "mos" else {}))
     learner = build_learner(method, bench.backbone, config, 2 * classes, 2, fidelity).to(bench.device)
     tasks = [TaskInfo(i, 2, i * classes, (i + 1) * classes, (5,) * classes) for i in range(2)]
     batch = len(bench.x)

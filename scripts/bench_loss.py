@@ -14,7 +14,7 @@ import time
 import torch
 
 from pilot_tal.losses import LOSSES, build_loss
-from pilot_tal.task import TaskInfo
+from pilot_tal.stream.task import TaskInfo
 
 BATCHES = (32, 64, 128, 256)
 CLASSES = (5, 20, 100, 500)

@@ -16,8 +16,10 @@ import tempfile
 import threading
 import time
 
-from pilot_tal.config import make_plan
-from pilot_tal.engine.run import Run, Shared, load_shared
+from pilot_tal.engine.launch import Cells
+from pilot_tal.engine.run import Run
+from pilot_tal.engine.shared import Shared
+from pilot_tal.plan.make import make_plan
 
 
 class Turns:
@@ -95,7 +97,7 @@ def main() -> None:
                 used = "ce" if arguments.control else loss
                 settings = [f"loss={used}", "seed=1993", f"output={output}/{loss}", *arguments.settings]
                 plan = make_plan(arguments.method, arguments.dataset, settings)
-                shared = shared or load_shared(plan.runs[0], plan.machine)
+                shared = shared or Cells(plan).run(plan.runs[0]).shared
                 runs[loss] = Run(plan.runs[0], plan.machine, shared)
             with contextlib.redirect_stderr(io.StringIO()):  # both runs' progress
                 seconds = side_by_side(runs, shared)

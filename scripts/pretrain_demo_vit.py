@@ -1,6 +1,6 @@
 """Pretrains the demo's ViT on characters that are not in the demo, and measures its frozen features.
 
-    python scripts/pretrain_demo_vit.py              writes pilot_tal/assets/demo_vit.{safetensors,log.json}
+    python scripts/pretrain_demo_vit.py              writes pilot_tal/backbone/assets/demo_vit.{safetensors,log.json}
     python scripts/pretrain_demo_vit.py --validate   writes nothing; for choosing the settings below
 
 The settings were chosen with --validate, which holds out 50 pretraining characters and one family of the
@@ -29,10 +29,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
 from data_lt.demo import CHARACTERS, demo_list, demo_picture
+from data_lt.errors import UserError
+from data_lt.files import atomic_path, checksum, write_json
 from data_lt.glyphs import TRAIN_FONTS, covered, draw, glyph, paint, pose
-from pilot_tal.demo_vit import DEMO_VIT, demo_vit_path
-from pilot_tal.errors import PilotTalError
-from pilot_tal.files import atomic_path, checksum, write_json
+from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
 
 LOOKALIKE = 0.86  # cosine between blurred shapes from which a character is too close to one of the demo's
 SAME_SHAPE = 0.92  # ... and from which two pretraining characters count as one
@@ -345,5 +345,5 @@ def main(
 if __name__ == "__main__":
     try:
         typer.run(main)
-    except PilotTalError as error:
+    except UserError as error:
         sys.exit(f"error: {error}")

@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
 # Makes .venv beside this script's project and installs the pinned versions. Run again, it does nothing.
+# With --tests it also installs what the tests need.
 # PYTHON=/path/to/python3.x chooses the interpreter.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
 stamp="$venv/.installed"
+wanted=("$root/requirements.txt")
+if [ "${1:-}" = --tests ]; then wanted+=("$root/requirements-test.txt"); fi
 
 fail() { echo "setup: $*" >&2; exit 1; }
 
-fingerprint() { cat "$root/requirements.txt" "$root/pyproject.toml" | cksum; echo "$root"; }
+fingerprint() { cat "$@" "$root/pyproject.toml" | cksum; echo "$root"; }
+is_done() { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint "$@")" ]; }
 
 # Done before: the installed versions are the wanted ones and the interpreter still runs.
-if [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ] \
+everything=("$root/requirements.txt" "$root/requirements-test.txt")
+if [ -x "$venv/bin/python" ] && { is_done "${wanted[@]}" || { [ -f "${everything[1]}" ] && is_done "${everything[@]}"; }; } \
     && "$venv/bin/python" -c '' 2>/dev/null; then
   exit 0
 fi
@@ -53,14 +58,14 @@ if [ ! -d "$venv" ]; then
 fi
 
 echo "setup: installing the pinned packages (a few minutes the first time)"
-if ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off -r "$root/requirements.txt" >"$log" 2>&1 \
+if ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off "${wanted[@]/#/-r}" >"$log" 2>&1 \
     || ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e "$root" >>"$log" 2>&1; then
   grep -i 'error' "$log" | tail -n 3 >&2 || true
   if grep -qiE 'connection|name resolution|timed out|unreachable|proxyerror|from versions: none' "$log"; then
     fail "the package registry cannot be reached, or has nothing for $("$venv/bin/python" --version 2>&1) on this machine; check the network (or pip's index and proxy settings) and run this again."
   fi
-  fail "installing the packages of requirements.txt failed (the lines above are pip's); fix that and run this again."
+  fail "installing the packages of ${wanted[*]##*/} failed (the lines above are pip's); fix that and run this again."
 fi
 
-fingerprint >"$stamp"
+fingerprint "${wanted[@]}" >"$stamp"
 echo "setup: done"

@@ -13,7 +13,7 @@ env="$root/.venv-upstream"
 repo=""
 # timm 0.6.13 is the newest that LAMDA-PILOT's imports allow, and the oldest that imports on Python 3.11.
 packages=(torch==2.13.0 torchvision==0.28.0 timm==0.6.13 easydict==1.13 'numpy>=1.26' 'scipy>=1.11'
-  'scikit-learn>=1.4' 'tqdm>=4.60' 'pillow>=10' 'safetensors>=0.4.3')
+  'scikit-learn>=1.4' 'tqdm>=4.60' 'pillow>=10' 'safetensors>=0.4.3' 'POT>=0.9')
 
 fail() { echo "setup_upstream: $*" >&2; exit 1; }
 usage="usage: bash scripts/setup_upstream.sh PATH_OF_THE_CHECKOUT [--env DIRECTORY]"

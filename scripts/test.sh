@@ -2,7 +2,7 @@
 # Sets the project up and runs the whole test suite; further arguments go to pytest.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-bash "$root/scripts/setup.sh"
+bash "$root/scripts/setup.sh" --tests
 cd "$root"
 # One thread a worker: results do not depend on the number of cores, and two workers do not fight for them.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg

@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pilot_tal.errors import PilotTalError
+from data_lt.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from pilot_tal.replay import TaskReport
+    from pilot_tal.replay.replay import TaskReport
 
 Files = Annotated[
     list[Path],
     typer.Argument(help="Recordings (.npz): a ViT, its batches, a start, and what every task ended with."),
 ]
+
+
+HEADER = f"{'file':<28} {'method':<12} {'mode':<6} {'loss':<4} task  losses    states    scores    choices"
 
 
 def replay(files: Files) -> None:
@@ -22,21 +25,26 @@ def replay(files: Files) -> None:
     For each file, loss and task: the largest difference in the losses of the steps (allowed 1e-4), in the learned
     tensors and in the scores (allowed 1e-3), and whether every first choice agrees. The exit status is 0 only if
     everything is within tolerance; it is 1 if something is not, and 2 if a file cannot be replayed.
-    """
-    from pilot_tal.replay import replay_file
 
-    apart = unreadable = 0
-    typer.echo(f"{'file':<28} {'method':<12} {'mode':<6} {'loss':<4} task  losses    states    scores    choices")
+    Example: pilot-tal replay tests/recordings/l2p.npz
+    """
+    from pilot_tal.replay.replay import replay_file
+
+    played = apart = unreadable = 0
     for path in files:
         try:
             for report in replay_file(path):
+                if not played:
+                    typer.echo(HEADER)
+                played += 1
                 apart += not report.ok
                 _show(path, report)
-        except PilotTalError as error:
+        except UserError as error:
             unreadable += 1
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {one_line(str(error))}", err=True)
+    if apart:
+        typer.echo(f"{apart} of {played} tasks not within tolerance", err=True)
     if apart or unreadable:
-        typer.echo(f"{apart} tasks not within tolerance, {unreadable} files not replayed", err=True)
         raise typer.Exit(2 if unreadable else 1)
     typer.echo("all within tolerance")
 

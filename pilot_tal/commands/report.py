@@ -1,16 +1,16 @@
 """`pilot-tal report`: the page, tables and plots on runs that are there already."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+# Texts, not paths: an empty one would become the working directory.
 Runs = Annotated[
-    list[Path],
+    list[str],
     typer.Argument(help="Run directories, or folders that hold some, such as `runs`.", show_default=False),
 ]
 Output = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--output",
         "-o",
@@ -21,11 +21,18 @@ Output = Annotated[
 
 
 def report(runs: Runs, output: Output = None) -> None:
-    """Write one HTML page on RUNS, with its tables (CSV, Markdown, LaTeX) and plots (SVG) beside it."""
+    """Write one HTML page on RUNS, with its tables (CSV, Markdown, LaTeX) and plots (SVG) beside it.
+
+    Example: pilot-tal report runs -o report
+    """
+    from data_lt.files import given_path
+    from pilot_tal.record.run_dir import RECORD
     from pilot_tal.report import build_report, load_study, print_summary
 
-    study = load_study(runs)
-    folder = runs[0].parent if (runs[0] / "run.json").is_file() else runs[0]
-    page = build_report(study, output or folder / "report")
+    given = [given_path(path, "RUNS") for path in runs]
+    folder = given[0].parent if (given[0] / RECORD).is_file() else given[0]
+    target = folder / "report" if output is None else given_path(output, "--output")
+    study = load_study(given)
+    page = build_report(study, target)
     print_summary(study)
     typer.echo(f"report: {page}")

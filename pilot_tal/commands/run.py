@@ -2,7 +2,7 @@
 
 import typer
 
-from pilot_tal.commands._cells import Dataset, DryRun, Method, Quick, Settings
+from pilot_tal.commands.arguments import Dataset, DryRun, Method, Quick, Settings
 
 
 def run(
@@ -14,20 +14,18 @@ def run(
 
     Example: pilot-tal run l2p demo_lt loss=tal seed=1993
     """
-    from pilot_tal.commands._cells import run_cells, show_plan
-    from pilot_tal.config import make_plan
-    from pilot_tal.errors import PilotTalError
+    from data_lt.errors import UserError
+    from pilot_tal.commands.arguments import show_plan
+    from pilot_tal.engine.launch import launch
+    from pilot_tal.plan.make import make_plan
     from pilot_tal.report.summary import print_summary
 
-    given = {item.partition("=")[0] for item in settings or ()}
-    defaults = [] if given & {"loss", "losses"} else ["loss=tal"]
-    defaults += [] if given & {"seed", "seeds"} else ["seed=1993"]
-    plan = make_plan(method, dataset, [*defaults, *(settings or ())], quick)
+    plan = make_plan(method, dataset, settings or (), quick, losses=("tal",), seeds=(1993,))
     if len(plan.runs) != 1:
-        raise PilotTalError(f"run takes one loss and one seed, got {len(plan.runs)} runs; use `pilot-tal compare`")
+        raise UserError(f"run takes one value of each setting, got {len(plan.runs)} runs; use compare")
     if dry_run:
         show_plan(plan)
         return
-    paths = run_cells(plan)
+    paths = launch(plan).paths
     print_summary(paths)
     typer.echo(f"results: {paths[0]}")

@@ -19,18 +19,24 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
-Repo = Annotated[Path, typer.Option(help="Your checkout of LAMDA-PILOT or PyCIL; nothing is written into it.")]
+Repo = Annotated[str, typer.Option(help="Your checkout of LAMDA-PILOT or PyCIL; nothing is written into it.")]
 Config = Annotated[str, typer.Option(help="A config of the checkout, such as exps/l2p.json.")]
-Loss = Annotated[list[str], typer.Option(help="Loss to train with; give it again for each further one.")]
+Loss = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Loss to train with; give it again for each further one.",
+        show_default="tal; none for a learner that trains nothing",
+    ),
+]
 Dataset = Annotated[
     str | None,
     typer.Option(help="One of our long-tailed sets.", show_default="the config's own dataset"),
 ]
-DataRoot = Annotated[Path, typer.Option(help="Where the images of our sets are.")]
+DataRoot = Annotated[str, typer.Option(help="Where the images of our sets are.")]
 Seed = Annotated[
     list[int] | None, typer.Option(help="Seed; give it again for more.", show_default="the config's seeds")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Where the run directories go.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="Where the run directories go.")]
 Device = Annotated[
     str | None,
     typer.Option(help="cpu, or GPU numbers such as 0.", show_default="the config's, or the CPU without a GPU"),
@@ -59,11 +65,11 @@ def upstream(
     repo: Repo,
     config: Config,
     settings: Settings = None,
-    loss: Loss = ["tal"],  # noqa: B006  (typer copies it)
+    loss: Loss = None,
     dataset: Dataset = None,
-    data_root: DataRoot = Path("data"),
+    data_root: DataRoot = "data",
     seed: Seed = None,
-    output: Output = Path("runs"),
+    output: Output = "runs",
     device: Device = None,
     workers: Workers = None,
     weights: Weights = None,
@@ -74,22 +80,28 @@ def upstream(
 
     The checkout's own trainer runs in its own environment; its classification cross-entropy is swapped while it
     runs, and the run directory is that of our engine, so that `pilot-tal report` shows both side by side.
-    """
-    from pilot_tal.errors import PilotTalError
 
+    Example: pilot-tal upstream --repo LAMDA-PILOT --config exps/l2p.json --dataset cub_lt --loss ce --loss tal
+    """
+    from data_lt.errors import UserError, command
+    from data_lt.files import given_path
+
+    checkout = given_path(repo, "--repo")
+    images, runs = given_path(data_root, "--data-root"), given_path(output, "--output")
     if not python.is_file():
-        raise PilotTalError(
+        raise UserError(
             f"python must be the interpreter of the checkout's environment, but {python} does not exist; "
-            f"make it with: bash scripts/setup_upstream.sh {repo}"
+            f"make it with: bash scripts/setup_upstream.sh {checkout}"
         )
+    from pilot_tal.record.run_dir import is_finished
     from pilot_tal.upstream.plan import Request, make_jobs
 
-    asked = Request(repo, config, list(dict.fromkeys(loss)), dataset, seed or [], data_root, output, device,
+    asked = Request(checkout, config, list(dict.fromkeys(loss or [])), dataset, seed or [], images, runs, device,
                     workers, weights, classifier, settings or [])  # fmt: skip
     jobs = make_jobs(asked)
     for number, job in enumerate(jobs, start=1):
         typer.echo(f"run {number} of {len(jobs)}: {job.run_dir}")
-        if _is_finished(Path(job.run_dir)):
+        if is_finished(Path(job.run_dir)):
             typer.echo("done already")
             continue
         job.write()
@@ -97,13 +109,7 @@ def upstream(
         if status:
             typer.echo(f"the run in {job.run_dir} stopped with status {status}", err=True)
             raise typer.Exit(2 if status == 2 else 1)
-    typer.echo(f"next: pilot-tal report {' '.join(job.run_dir for job in jobs)}")
-
-
-def _is_finished(run_dir: Path) -> bool:
-    from pilot_tal.rundir import load_run
-
-    return (run_dir / "run.json").is_file() and load_run(run_dir).finished
+    typer.echo(f"next: {command('report', *(job.run_dir for job in jobs))}")
 
 
 def _start(python: Path, job: Path) -> int:
