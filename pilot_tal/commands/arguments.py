@@ -33,11 +33,11 @@ def show_plan(plan: "Plan") -> None:
 
     from pilot_tal.engine.launch import find_gpus, find_places, find_threads
     from pilot_tal.engine.launch_cells import Cells
-    from pilot_tal.engine.probe import estimate
+    from pilot_tal.engine.probe import Pace, measure
     from pilot_tal.engine.progress import duration
     from pilot_tal.record.run_dir import tasks_done
 
-    cells, seconds_of = Cells(plan), {}
+    cells, paces = Cells(plan), dict[tuple, Pace]()
     threads = find_threads(plan)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -46,15 +46,16 @@ def show_plan(plan: "Plan") -> None:
     for number, cell in enumerate(cells.all(), 1):
         run = cells.run(cell.config)
         done, tasks = tasks_done(cell.path), len(run.tasks)
-        left = sum(run.steps(task) for task in run.tasks[done:])
-        if done < tasks:
+        left, seconds = run.tasks[done:], 0.0
+        if left:
             key = (cell.config.method, cell.config.dataset, run.record.stream.task_sizes, cell.config.method_config)
-            if key not in seconds_of:
-                seconds_of[key] = estimate(run) / max(1, sum(run.steps(task) for task in run.tasks))
+            if key not in paces:
+                paces[key] = measure(run)
             todo.append(cell)
-            total += seconds_of[key] * left
-        time = duration(seconds_of[key] * left) if done < tasks else ""
-        table.add_row(str(number), f"{cell.label}\n{cell.path.name}", str(tasks), f"{left:,}", f"{done}/{tasks}", time)
+            seconds = paces[key].seconds(run, left)
+            total += seconds
+        steps, time = sum(run.steps(task) for task in left), duration(seconds) if left else ""
+        table.add_row(str(number), f"{cell.label}\n{cell.path.name}", str(tasks), f"{steps:,}", f"{done}/{tasks}", time)
     print_table(table)
     if todo:
         jobs = len(find_places(cells, todo, find_gpus(plan.machine)))

@@ -2,17 +2,32 @@
 
 import itertools
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
 from pilot_tal.engine.loop import evaluate, train_task
 from pilot_tal.engine.run import Run
+from pilot_tal.stream.task import TaskInfo
 
 WARM_UP, TIMED = 1, 3
 
 
-def estimate(run: Run) -> float:
-    """Seconds a run will take: training steps and evaluation of all tasks, without statistics and alignment."""
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a training step and of an image that is evaluated."""
+
+    step: float
+    image: float
+
+    def seconds(self, run: Run, tasks: Iterable[TaskInfo]) -> float:
+        """What tasks of a run will take: training steps and evaluation, without statistics and alignment."""
+        return sum(self.step * run.steps(task) + self.image * len(run.test_batches(task).indices) for task in tasks)
+
+
+def measure(run: Run) -> Pace:
+    """The pace of a run, from a few steps of its first task, if that trains at all, and two batches of test images."""
     task, settings, device = run.tasks[0], run.settings, run.shared.device
     learner = run.build()
     times: list[float] = []
@@ -42,10 +57,7 @@ def estimate(run: Run) -> float:
         start = time.perf_counter()
         tested = len(evaluate(learner, _few(run), device, run.config.settings.precision)[0])
         an_image = (time.perf_counter() - start) / max(1, tested)
-    a_step = (times[-1] - times[WARM_UP - 1]) / TIMED
-    steps = sum(run.steps(task) for task in run.tasks)
-    images = sum(len(run.test_batches(task).indices) for task in run.tasks)
-    return a_step * steps + an_image * images
+    return Pace((times[-1] - times[WARM_UP - 1]) / TIMED if times else 0.0, an_image)
 
 
 def _few(run: Run):

@@ -17,7 +17,7 @@ from pilot_tal.engine.loop import StepInfo, check_precision, evaluate, train_tas
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Line, Progress
 from pilot_tal.engine.shared import Shared
-from pilot_tal.learners import Learner, build_learner
+from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.losses import TaskLoss, build_loss
 from pilot_tal.plan.config import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunConfig
 from pilot_tal.record.environment import describe
@@ -157,7 +157,8 @@ class Run:
 
     def steps(self, task: TaskInfo) -> int:
         """Training steps of a task."""
-        return self.settings.tuned_epoch * (task.epoch_steps or 0)
+        trained = LEARNERS[self.config.method].trains(self.settings, task.index)
+        return self.settings.tuned_epoch * (task.epoch_steps or 0) if trained else 0
 
     def build(self) -> Learner:
         """A new learner for this run."""

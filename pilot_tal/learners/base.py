@@ -42,8 +42,8 @@ class Learner(nn.Module):
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
 
     @classmethod
-    def trains(cls, config: MethodConfig) -> bool:
-        """Whether, with these settings, a loss is trained with in any task."""
+    def trains(cls, config: MethodConfig, task: int = 0) -> bool:
+        """Whether, with these settings, a task is trained with a loss; if the first is not, none is."""
         return isinstance(config, TrainedConfig)
 
     def __init__(self, backbone: FrozenViT, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):

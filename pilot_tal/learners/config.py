@@ -36,7 +36,7 @@ class MethodConfig:
 class TrainedConfig(MethodConfig):
     """What every learner that trains has: the schedule of one task and its optimizer."""
 
-    tuned_epoch: Annotated[int, Rule("epochs of a task; also written epochs=", 1, 100_000)]
+    tuned_epoch: Annotated[int, Rule("epochs of a task; LAMDA-PILOT calls it tuned_epoch", 1, 100_000)]
     init_lr: Annotated[float, Rule("learning rate", 0, 1000)]
     weight_decay: Annotated[float, Rule("weight decay", 0, 100)]
     optimizer: Annotated[str, Rule(choices=("adam", "adamw", "sgd"))]

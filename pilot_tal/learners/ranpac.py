@@ -96,9 +96,9 @@ class RanPAC(AdapterLearner):
         self.rows, self.targets = torch.zeros(0, config.M), torch.zeros(0, num_classes)
 
     @classmethod
-    def trains(cls, config: MethodConfig) -> bool:
+    def trains(cls, config: MethodConfig, task: int = 0) -> bool:
         """In the first task, if there is an adapter to train."""
-        return isinstance(config, RanPACConfig) and config.adapter
+        return isinstance(config, RanPACConfig) and config.adapter and task == 0
 
     # Training.
 

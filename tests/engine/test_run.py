@@ -130,6 +130,16 @@ def test_dry_run_prints_the_plan_and_writes_nothing(images, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(("method", "steps"), [("simplecil", 0), ("ranpac", 2), ("ease", 4)])
+def test_dry_run_counts_the_steps_that_are_trained(method, steps, images, tmp_path):
+    """SimpleCIL trains nothing, RanPAC its first task alone; two steps of an epoch with `--quick`."""
+    wanted = settings(images, tmp_path / "runs", *["loss=ce"] * (method != "simplecil"))
+    status, printed = command("compare", method, "folder_lt", *wanted, "--dry-run", "--quick")
+    assert status == 0, printed
+    row = next(line for line in printed.splitlines() if f"{method} folder_lt" in line)
+    assert [cell.strip() for cell in row.split("│")][3:6] == ["2", str(steps), "0/2"]
+
+
 def test_a_second_process_on_a_run_directory_says_so_and_stops(images, tmp_path):
     wanted = settings(images, tmp_path, "loss=ce")
     assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
