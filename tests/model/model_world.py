@@ -10,6 +10,7 @@ from helpers.images import make_images
 from PIL import Image
 
 from pilot_tal.learners import LEARNERS
+from pilot_tal.learners.config import TrainedConfig
 from pilot_tal.record.run_dir import find_runs
 from pilot_tal.schema import settings_of
 
@@ -17,7 +18,7 @@ CLASSES = 6
 SMALL = {"M": 60, "crct_epochs": 2, "size": 6, "top_k": 2, "tuned_epoch": 3}  # where a method has it
 BASE = {
     **{"backbone": "demo_vit", "weights": "bundled", "n_max": 6, "n_min": 2, "test_per_class": 3},
-    **{"tasks": 2, "batch_size": 5, "loss": "tal", "device": "cpu", "normalize": "0.4/0.3"},
+    **{"tasks": 2, "batch_size": 5, "device": "cpu", "normalize": "0.4/0.3"},
 }
 
 
@@ -36,6 +37,8 @@ class World:
     def _run(self, method: str, fidelity: str, *more: str) -> Path:
         own = settings_of(LEARNERS[method].config_class)
         wanted = {**BASE, **{key: value for key, value in SMALL.items() if key in own}, "fidelity": fidelity}
+        if issubclass(LEARNERS[method].config_class, TrainedConfig):
+            wanted["loss"] = "tal"  # the others take none
         wanted |= dict(item.split("=", 1) for item in more)
         output = self.folder / "runs" / "-".join((method, fidelity, *more)).replace("/", "_")[-80:]
         items = [f"{key}={value}" for key, value in wanted.items()]
