@@ -12,6 +12,7 @@ from data_lt.errors import UserError
 from pilot_tal.engine.launch_cells import Cell, Cells, command_line, run_arguments
 from pilot_tal.engine.launch_workers import START, Workers
 from pilot_tal.engine.progress import Display
+from pilot_tal.engine.room import evaluation_bytes, training_bytes
 from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import choose_device
 from pilot_tal.plan.config import Machine, Plan
@@ -21,7 +22,6 @@ from pilot_tal.stream.memory import free_memory
 
 MEMORY_SHARE = 0.8  # of the free memory that workers may plan with
 WORKER_BYTES = 400 << 20  # of a worker beside its batches
-FLOATS_A_TOKEN = 16  # kept for the backward pass, per block and width of a frozen ViT
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _cores() -> int:
 
 
 def _batch_bytes(run: Run) -> int:
-    """About what a training step keeps of a batch."""
-    vit = run.shared.backbone
-    tokens = vit.vit.patch_embed.num_patches
-    return 4 * FLOATS_A_TOKEN * run.settings.batch_size * tokens * vit.dim * vit.depth
+    """About what a step of training or of evaluation takes of a batch."""
+    vit, asked = run.shared.backbone, run.machine.eval_batch_size
+    evaluated = run.settings.batch_size if isinstance(asked, str) else asked
+    return max(training_bytes(vit, run.settings.batch_size), evaluation_bytes(vit, evaluated))

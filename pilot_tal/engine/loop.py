@@ -14,6 +14,9 @@ from pilot_tal.losses import TaskLoss
 from pilot_tal.plan.config import PRECISIONS
 from pilot_tal.stream.task import TaskInfo
 
+Batch = tuple[Tensor, Tensor, Tensor | None]
+"""Images, labels, and the images' places in their set, if those are known."""
+
 
 @dataclass(frozen=True)
 class StepInfo:
@@ -72,7 +75,7 @@ def train_task(
         learner.begin_epoch(epoch, epochs)
         criterion.begin_epoch(epoch, epochs)
         for x, y in batches(epoch):
-            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            x, y = sent(device, x, y)
             with tensor_cores(device, precision):
                 with autocast(device, precision):
                     logits, aux = learner.observe(x)
@@ -90,19 +93,73 @@ def train_task(
 @torch.no_grad()
 def evaluate(
     learner: Learner,
-    batches: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+    batches: Iterable[Batch],
     device: torch.device | str,
     precision: str = "fp32",
+    size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """True and predicted labels of (images, labels, ids) batches, on the host."""
+    """True and predicted labels of (images, labels, ids) batches, on the host.
+
+    Args:
+        learner: The learner, on `device`.
+        batches: As they are loaded.
+        device: Where the images go.
+        precision: Arithmetic, as in training.
+        size: Images scored at a time, however many a batch has; None: batch by batch.
+    """
     device = torch.device(device)
+    there = ((x.to(device, non_blocking=True), y, ids) for x, y, ids in batches)
     true, predicted = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long, device=device)]
-    for x, y, ids in batches:
+    for x, y, ids in there if size is None else regrouped(there, size):
         with tensor_cores(device, precision), autocast(device, precision):
-            scores = learner.scores(x.to(device, non_blocking=True), ids)
+            scores = _scores(learner, x, ids)
         true.append(y.cpu())
         predicted.append(scores.argmax(dim=1))
     return torch.cat(true), torch.cat(predicted).cpu()
+
+
+def _scores(learner: Learner, x: Tensor, ids: Tensor | None) -> Tensor:
+    """Scores of a batch; of its halves, if the device has no memory for the whole and the batch does not matter."""
+    try:
+        return learner.scores(x, ids)
+    except torch.OutOfMemoryError:
+        if len(x) < 2 or learner.mixes_batch(learner.config, learner.fidelity):
+            raise
+    half = len(x) // 2  # outside of the handler, which still holds what had been computed
+    parts = (slice(half), slice(half, None))
+    return torch.cat([_scores(learner, x[part], None if ids is None else ids[part]) for part in parts])
+
+
+def regrouped(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
+    """The same rows in the same order, `size` at a time."""
+    held: list[Batch] = []
+    for batch in batches:
+        held.append(batch)
+        rows = sum(len(y) for _, y, _ in held)
+        if rows < size:
+            continue
+        joined, whole = _joined(held), rows - rows % size
+        yield from (_rows(joined, slice(start, start + size)) for start in range(0, whole, size))
+        held = [_rows(joined, slice(whole, None))] if whole < rows else []
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    x, y, ids = zip(*batches, strict=True)
+    return torch.cat(x), torch.cat(y), None if ids[0] is None else torch.cat(ids)
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    x, y, ids = batch
+    return x[rows], y[rows], None if ids is None else ids[rows]
+
+
+def sent(device: torch.device, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Images and labels on their way to a device; the host goes on meanwhile, if they lie in pinned memory."""
+    return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: TrainedConfig) -> torch.optim.Optimizer:

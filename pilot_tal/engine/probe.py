@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pilot_tal.engine.loop import evaluate, train_task
+from pilot_tal.engine.loop import evaluate, sent, train_task
 from pilot_tal.engine.run import Run
 from pilot_tal.stream.task import TaskInfo
 
@@ -53,7 +53,7 @@ def measure(run: Run) -> Pace:
             precision=run.config.settings.precision,
             on_step=on_step,
         )
-        learner.end_task(lambda: ((x.to(device), y.to(device)) for x, y, _ in _few(run)))
+        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in _few(run)))
         start = time.perf_counter()
         tested = len(evaluate(learner, _few(run), device, run.config.settings.precision)[0])
         an_image = (time.perf_counter() - start) / max(1, tested)

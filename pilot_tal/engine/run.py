@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from data_lt.files import write_text
 from pilot_tal.backbone.load import pixel_statistics
 from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
 from pilot_tal.engine.follower import Follower, check_log
-from pilot_tal.engine.loop import StepInfo, check_precision, evaluate, train_task
+from pilot_tal.engine.loop import StepInfo, check_precision, evaluate, sent, train_task
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Line, Progress
+from pilot_tal.engine.room import check_eval_batch, find_eval_batch
 from pilot_tal.engine.shared import Shared
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.losses import TaskLoss, build_loss
@@ -48,11 +50,11 @@ class Run:
     """One run on what it shares with others."""
 
     def __init__(self, config: RunConfig, machine: Machine, shared: Shared):
-        self.config, self.shared = config, shared
+        self.config, self.machine, self.shared = config, machine, shared
         self.settings = config.method_config
         check_precision(config.settings.precision, shared.device)
+        check_eval_batch(machine, config)
         check_log(machine.log)
-        self.log = machine.log
         self.record = native_record(config, shared.data)
         self.path = Path(machine.output) / self.record.name
         self.limit = QUICK_STEPS if config.quick else None
@@ -112,7 +114,7 @@ class Run:
         left = sum(self.steps(task) for task in self.tasks[done:])
         progress = Progress(line, self.path / LOG, left, lease)
         self._write_record(progress)
-        follower = Follower(self.log, self.path, progress.say)
+        follower = Follower(self.machine.log, self.path, progress.say)
         if done:
             progress.say(f"resumed after task {done} of {len(self.tasks)}")
         for task in self.tasks[done:]:
@@ -126,7 +128,7 @@ class Run:
 
     def _write_record(self, progress: Progress) -> None:
         """Writes what is run and where; a resumed run keeps where it began and adds where it went on."""
-        here = describe(str(self.shared.device)) | self._places()
+        here = describe(str(self.shared.device)) | self._places() | {"eval_batch_size": self.eval_batch_size}
         before: tuple[dict[str, Any], ...] = ()
         if (self.path / RECORD).is_file():
             before = read_run_record(self.path).environment
@@ -154,6 +156,11 @@ class Run:
     def test_batches(self, task: TaskInfo) -> Batches:
         """Test images of all classes seen after a task."""
         return self._batches(self.test, 0, task.stop, self.test_transform)
+
+    @cached_property
+    def eval_batch_size(self) -> int:
+        """Images evaluated at a time; a GPU is asked, so never in a process that is to be forked."""
+        return find_eval_batch(self.machine, self.config, self.shared.backbone, self.shared.device)
 
     def steps(self, task: TaskInfo) -> int:
         """Training steps of a task."""
@@ -205,9 +212,9 @@ class Run:
         _refuse_divergence(task.index, steps)
         progress.doing(f"{place}, statistics")
         statistics = self._batches(self.train, task.first, task.stop, self.test_transform)
-        learner.end_task(lambda: ((x.to(device), y.to(device)) for x, y, _ in statistics.in_order()))
+        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
         progress.doing(f"{place}, evaluation")
-        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision)
+        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
         true, pred = (labels.numpy() for labels in tested)
         lease.check()
         images = [self.shared.store.paths[index] for label in range(task.stop) for index in self.test[label]]
@@ -227,7 +234,9 @@ class Run:
     def _batches(self, images: list[list[int]], first: int, stop: int, transform: Any) -> Batches:
         indices = [index for label in range(first, stop) for index in images[label]]
         labels = [label for label in range(first, stop) for _ in images[label]]
-        return Batches(self.shared.store, indices, labels, transform, self.settings.batch_size, self.shared.workers)
+        pinned = self.shared.device.type == "cuda"
+        loading = (self.settings.batch_size, self.shared.workers, pinned)
+        return Batches(self.shared.store, indices, labels, transform, *loading)
 
 
 def _by_label(labels: np.ndarray, chosen: np.ndarray, limit: int | None = None) -> list[list[int]]:

@@ -46,6 +46,11 @@ class Learner(nn.Module):
         """Whether, with these settings, a task is trained with a loss; if the first is not, none is."""
         return isinstance(config, TrainedConfig)
 
+    @classmethod
+    def mixes_batch(cls, config: MethodConfig, fidelity: str) -> bool:
+        """Whether, with these settings, the scores of an image depend on the images beside it in its batch."""
+        return False
+
     def __init__(self, backbone: FrozenViT, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__()
         self.backbone = backbone

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor
 
 from pilot_tal.backbone import BlockExtras, FrozenViT
 from pilot_tal.learners.base import vit_head
-from pilot_tal.learners.config import Blocks
+from pilot_tal.learners.config import Blocks, MethodConfig
 from pilot_tal.learners.pool import PoolConfig, PoolLearner
 from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.schema import Rule
@@ -55,6 +55,12 @@ class DualPrompt(PoolLearner):
 
     config: DualPromptConfig
 
+    @classmethod
+    def mixes_batch(cls, config: MethodConfig, fidelity: str) -> bool:
+        """With fidelity pilot, by vote or by the layout of the prefixes (see `e_prefixes`)."""
+        mixed = fidelity == "pilot" and cast(DualPromptConfig, config).use_prefix_tune_for_e_prompt
+        return mixed or super().mixes_batch(config, fidelity)
+
     @property
     def pool_axis(self) -> int:
         """Prefixes have an axis for key and value before that of the pool, tokens have not."""
@@ -75,11 +81,6 @@ class DualPrompt(PoolLearner):
         depth = range(backbone.depth)
         self.g_blocks = [block for block in depth if block in config.g_prompt_layer_idx]
         self.e_blocks = [block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks]
-
-    @property
-    def mixes_batch(self) -> bool:
-        """By vote, or by the layout of the prefixes (see `e_prefixes`)."""
-        return super().mixes_batch or self.config.use_prefix_tune_for_e_prompt
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor, nn
 
 from data_lt.errors import UserError
 from pilot_tal.learners.base import Learner
-from pilot_tal.learners.config import TrainedConfig
+from pilot_tal.learners.config import MethodConfig, TrainedConfig
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -98,6 +98,11 @@ class PoolLearner(Learner):
     prompt: nn.Parameter
     prompt_key: nn.Parameter
 
+    @classmethod
+    def mixes_batch(cls, config: MethodConfig, fidelity: str) -> bool:
+        """With fidelity pilot, by vote."""
+        return fidelity == "pilot" and cast(PoolConfig, config).batchwise_prompt
+
     @property
     def pool_axis(self) -> int:
         """Which axis of `prompt` counts the prompts."""
@@ -148,13 +153,8 @@ class PoolLearner(Learner):
         That is what LAMDA-PILOT's code gives for a batch of one image, and what `fixed` gives for any batch: one image
         outvotes nobody, and the layout that mixes the images of a batch has no other one to mix it with.
         """
-        changed, self.fidelity = self.fidelity == "pilot" and self.mixes_batch, "fixed"
+        changed, self.fidelity = self.mixes_batch(self.config, self.fidelity), "fixed"
         return changed
-
-    @property
-    def mixes_batch(self) -> bool:
-        """Whether, with fidelity pilot, what an image gets depends on its batch."""
-        return self.config.batchwise_prompt
 
     def pull_loss(self, similarity: Tensor) -> Tensor:
         """The auxiliary loss that pulls the picked keys towards the queries."""

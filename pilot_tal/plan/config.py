@@ -15,6 +15,7 @@ DEFAULT_SEEDS = (1993, 1994, 1995)
 DEFAULT_LOSSES = ("ce", "tal")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LOGS = ("none", "tensorboard", "wandb")
+AUTO = "auto"
 QUICK_STEPS, QUICK_TEST_IMAGES, QUICK_EPOCHS = 2, 2, 2
 _MOST = 10_000_000
 _DEVICES = r"auto|cpu|mps|cuda(:\d{1,3})?"
@@ -66,7 +67,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run happens; none of it changes the result (but `threads`, in the last bits)."""
+    """Where a run happens; none of it changes the result (but `threads` and `eval_batch_size`, in the last bits)."""
 
     data_root: Annotated[str, Rule("where the images are")] = "data"
     output: Annotated[str, Rule("where the runs go")] = "runs"
@@ -74,9 +75,12 @@ class Machine:
     workers: Annotated[int | None, Rule("processes that decode images; null: by device", 0, 256)] = None
     cache: Annotated[str, Rule("keep decoded images in memory", choices=CACHE_CHOICES)] = "auto"
     threads: Annotated[int | None, Rule("threads on a CPU; null: all cores, or 1 with several jobs", 1, 1024)] = None
+    eval_batch_size: Annotated[
+        int | str, Rule("images evaluated at a time; auto: by the GPU's memory", 1, 65_536, words=(AUTO,))
+    ] = AUTO
     jobs: Annotated[
-        int | str, Rule("runs at a time; auto: by GPUs, or by cores and memory", 1, 4096, words=("auto",))
-    ] = "auto"
+        int | str, Rule("runs at a time; auto: by GPUs, or by cores and memory", 1, 4096, words=(AUTO,))
+    ] = AUTO
     gpus: Annotated[tuple[int, ...] | None, Rule("GPUs to use; null: all", 0, 1024, unique=True, shortest=1)] = None
     jobs_per_gpu: Annotated[int, Rule("runs at a time on one GPU", 1, 64)] = 1
     log: Annotated[str, Rule("where the runs are logged to as well", choices=LOGS)] = "none"

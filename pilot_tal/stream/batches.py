@@ -43,6 +43,7 @@ class Batches:
         transform: Makes a tensor of an image.
         batch_size: Images a batch.
         workers: Processes that decode and transform; the batches do not depend on it.
+        pinned: Batches lie in page-locked memory, from which a GPU copies while it computes.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Batches:
         transform: Callable[[Image.Image], Tensor],
         batch_size: int,
         workers: int = 0,
+        pinned: bool = False,
     ):
         self.store, self.indices, self.labels = store, list(indices), list(labels)
-        self.transform, self.batch_size, self.workers = transform, batch_size, workers
+        self.transform, self.batch_size, self.workers, self.pinned = transform, batch_size, workers, pinned
 
     def in_order(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """(images, labels, places) in the given order, with a transform that has nothing random."""
@@ -99,7 +101,12 @@ class Batches:
             options = {"multiprocessing_context": "fork"} if sys.platform == "linux" else {}
         # A generator of its own: the loader must not draw from the learner's random numbers.
         loader = torch.utils.data.DataLoader(
-            samples, batch_sampler=chunks, num_workers=self.workers, generator=torch.Generator(), **options
+            samples,
+            batch_sampler=chunks,
+            num_workers=self.workers,
+            pin_memory=self.pinned,
+            generator=torch.Generator(),
+            **options,
         )
         try:
             yield from loader

@@ -42,15 +42,24 @@ def test_evaluation_changes_nothing_and_repeats(method, fidelity):
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-@every
-def test_fixed_scores_do_not_depend_on_the_batch(method):
+@both
+def test_a_learner_says_truly_whether_its_scores_depend_on_the_batch(method, fidelity):
     sizes = (3, 2)
-    learner = trained(method, sizes, "fixed")
-    x, _ = test_images(sizes)
+    learner = trained(method, sizes, fidelity)
+    x, y = test_images(sizes)
     whole = learner.scores(x)
+    alone = torch.cat([learner.scores(row) for row in x.split(1)])
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(learner.scores(x[order]), whole[order], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(torch.cat([learner.scores(row) for row in x.split(1)]), whole, rtol=1e-4, atol=1e-5)
+    shuffled = learner.scores(x[order])
+    depends = learner.mixes_batch(learner.config, fidelity)
+    assert depends == (fidelity == "pilot" and method in ("l2p", "dualprompt"))
+    assert depends != torch.allclose(alone, whole, rtol=1e-4, atol=1e-5)
+    if not depends:
+        torch.testing.assert_close(shuffled, whole[order], rtol=1e-4, atol=1e-5)
+        ids = torch.arange(len(x)).split(5)
+        for size, known in ((1, ids), (4, [None] * len(ids)), (7, ids), (100, ids)):  # so batches may have any size
+            rows = zip(x.split(5), y.split(5), known, strict=True)
+            assert torch.equal(evaluate(learner, rows, "cpu", size=size)[1], whole.argmax(dim=1))
 
 
 @both

@@ -1,0 +1,155 @@
+"""How many images are evaluated at a time, and the memory a GPU takes them from."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers.cli import command
+from helpers.images import make_images
+from helpers.tiny import result_files, settings
+
+from data_lt.errors import UserError
+from pilot_tal.engine.launch_cells import Cells
+from pilot_tal.engine.loop import evaluate, regrouped
+from pilot_tal.engine.room import MOST_IMAGES, evaluation_bytes, find_eval_batch
+from pilot_tal.engine.run import Run
+from pilot_tal.learners import LEARNERS
+from pilot_tal.plan.make import make_plan
+from pilot_tal.record.run_dir import find_runs, load_run
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images"), 4)
+
+
+def run_of(images, method, *more):
+    plan = make_plan(method, "folder_lt", settings(images, "runs", "seeds=1", "batch_size=4", *more))
+    return Cells(plan).run(plan.runs[0])
+
+
+def on_cuda(run: Run) -> Run:
+    """The same run, were there a GPU: nothing of it is computed."""
+    return Run(run.config, run.machine, replace(run.shared, device=torch.device("cuda")))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 11, 50])
+@pytest.mark.parametrize("known", [True, False])
+def test_regrouping_keeps_every_row_in_its_place(size, known):
+    x, y = torch.randn(11, 2), torch.arange(11)
+    parts = zip(x.split(4), y.split(4), (y + 100).split(4) if known else [None] * 3, strict=True)
+    groups = list(regrouped(parts, size))
+    assert [len(rows) for rows, _, _ in groups] == [size] * (11 // size) + [11 % size] * (11 % size > 0)
+    assert torch.equal(torch.cat([rows for rows, _, _ in groups]), x)
+    assert torch.equal(torch.cat([labels for _, labels, _ in groups]), y)
+    places = [ids for _, _, ids in groups]
+    assert torch.equal(torch.cat(places), y + 100) if known else places == [None] * len(groups)
+
+
+def test_it_is_no_part_of_what_a_run_is(images, tmp_path):
+    """The same directory with the same labels, whose record tells it; training does not hear of it."""
+    runs = {}
+    for size in ("auto", 7):
+        given = settings(images, tmp_path / str(size), "batch_size=4", f"eval_batch_size={size}")
+        status, printed = command("run", "mos", "folder_lt", *given, "--quick")
+        assert status == 0, printed
+        runs[size] = load_run(find_runs([tmp_path / str(size)])[0])
+        assert runs[size].record.environment[-1]["eval_batch_size"] == (4 if size == "auto" else size)
+        assert runs[size].path.name == runs["auto"].path.name
+        assert result_files(runs[size].path)["result.json"] == result_files(runs["auto"].path)["result.json"]
+        assert runs[size].step_log() == runs["auto"].step_log()
+
+
+def test_a_size_that_would_change_predictions_is_refused(images):
+    for method in ("l2p", "dualprompt"):
+        with pytest.raises(UserError, match=f"eval_batch_size=7: what {method} predicts with fidelity=pilot depends"):
+            run_of(images, method, "eval_batch_size=7")
+        assert run_of(images, method, "eval_batch_size=4").eval_batch_size == 4
+        assert run_of(images, method).eval_batch_size == 4
+        assert run_of(images, method, "eval_batch_size=7", "fidelity=fixed").eval_batch_size == 7
+
+
+def test_images_are_scored_so_many_at_a_time(images, monkeypatch):
+    run = run_of(images, "simplecil", "eval_batch_size=6")
+    seen = []
+    scores = LEARNERS["simplecil"].scores
+
+    def spy(self, x, ids=None):
+        seen.append(ids.tolist())
+        return scores(self, x, ids)
+
+    monkeypatch.setattr(LEARNERS["simplecil"], "scores", spy)
+    learner = run.build()
+    learner.begin_task(run.tasks[0])
+    learner.end_task(lambda: ((x, y) for x, y, _ in run.train_batches(run.tasks[0]).in_order()))
+    loaded = run.test_batches(run.tasks[0])
+    assert loaded.batch_size == 4 and len(loaded.indices) == 4
+    again = [batch for _ in range(2) for batch in loaded.in_order()]
+    evaluate(learner, again, "cpu", size=run.eval_batch_size)
+    assert seen == [[0, 1, 2, 3, 0, 1], [2, 3]]
+
+
+class Small:
+    """A learner whose device has memory for three images at a time."""
+
+    def __init__(self, mixes: bool):
+        self.config, self.fidelity, self.seen = None, "pilot", []
+        self.mixes_batch = lambda config, fidelity: mixes
+
+    def scores(self, x, ids):
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.seen.append(ids.tolist())
+        return torch.nn.functional.one_hot(x.long().flatten(), 20)
+
+
+def test_a_batch_that_does_not_fit_is_halved_unless_it_matters():
+    y = torch.arange(11)
+    learner = Small(mixes=False)
+    true, predicted = evaluate(learner, [(y.float(), y, y)], "cpu", size=11)
+    assert torch.equal(true, y) and torch.equal(predicted, y)
+    assert learner.seen == [[0, 1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluate(Small(mixes=True), [(y.float(), y, y)], "cpu", size=11)
+
+
+def test_a_gpu_takes_as_many_as_its_memory_likes(images, monkeypatch):
+    run = run_of(images, "mos")
+    vit, cuda = run.shared.backbone, torch.device("cuda")
+    assert run.eval_batch_size == 4
+    memory = 4 * evaluation_bytes(vit, 1) * 100
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=memory))
+    assert find_eval_batch(run.machine, run.config, vit, cuda) == 64
+    assert find_eval_batch(replace(run.machine, jobs_per_gpu=2), run.config, vit, cuda) == 32
+    assert find_eval_batch(replace(run.machine, jobs_per_gpu=64), run.config, vit, cuda) == 4  # as in training
+    assert find_eval_batch(replace(run.machine, eval_batch_size=7), run.config, vit, cuda) == 7
+    memory = 80 * GIB
+    assert find_eval_batch(run.machine, run.config, vit, cuda) == MOST_IMAGES
+    voting = run_of(images, "l2p")
+    assert find_eval_batch(voting.machine, voting.config, vit, cuda) == 4
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+def test_a_gpu_gets_its_images_from_pinned_memory(cuda, images, monkeypatch):
+    run = run_of(images, "mos")
+    run = on_cuda(run) if cuda else run
+    asked = []
+    loader = torch.utils.data.DataLoader
+
+    def spy(*args, pin_memory, **options):
+        asked.append(pin_memory)
+        return loader(*args, **options)
+
+    monkeypatch.setattr(torch.utils.data, "DataLoader", spy)
+    for batches in (run.train_batches(run.tasks[0]).epochs(1, 0)(0), run.test_batches(run.tasks[0]).in_order()):
+        next(iter(batches))
+    assert asked == [cuda, cuda]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "4,8", "65537"])
+def test_bad_sizes_are_said(value, images, tmp_path):
+    status, printed = command("run", "mos", "folder_lt", *settings(images, tmp_path, f"eval_batch_size={value}"))
+    assert status == 2 and "eval_batch_size must be" in printed and not list(tmp_path.iterdir())
