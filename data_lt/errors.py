@@ -39,10 +39,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listed_by: str = ""
     names = sorted(known)
     guess = nearest(name, names)
     hints = [f"did you mean {guess!r}?"] if guess else []
-    if len(names) <= _MOST_LISTED or not (guess or listed_by):
+    if len(names) <= _MOST_LISTED:
         hints.append(f"known: {', '.join(names)}")
     elif not guess:
-        hints.append(f"all are listed by: {listed_by}")
+        few = f"known: {', '.join(names[:_MOST_LISTED])} and {len(names) - _MOST_LISTED:,} more"
+        hints.append(f"all are listed by: {listed_by}" if listed_by else few)
     return UserError(f"unknown {kind} {name[:_LONGEST_SHOWN]!r}: {' '.join(hints)}")
 
 

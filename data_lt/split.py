@@ -40,7 +40,7 @@ class Recipe:
         check_count("test_per_class", self.test_per_class)
         if self.rho is not None:
             if self.law in ("none", "natural"):
-                raise UserError(f"rho shapes a tail, but law={self.law} has none; leave rho out")
+                raise UserError(f"rho shapes a tail, but law={self.law} shapes none; leave rho out")
             n_min = smallest_class(MOST_IMAGES if self.n_max is None else self.n_max, self.rho)
             if self.n_max is not None:
                 object.__setattr__(self, "n_min", n_min)

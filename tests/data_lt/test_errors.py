@@ -1,4 +1,4 @@
-"""Commands in messages can be typed as they stand."""
+"""Messages: names and commands in them can be typed as they stand."""
 
 import shlex
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_lt.errors import command
+from data_lt.errors import command, unknown_name
 
 PROGRAM = Path(sys.executable).with_name("pilot-tal")
 
@@ -51,3 +51,9 @@ def test_a_command_in_a_message_runs(tmp_path):
     again = subprocess.run(typed, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert again.returncode == 0, again.stderr
     assert shlex.split(typed)[-1] == "no where" and (tmp_path / "runs/build/cub_lt.png").exists()
+
+
+def test_an_unknown_name_among_many_lists_some():
+    names = [f"class {number:03d}" for number in range(200)]
+    assert str(unknown_name("class", "zebra", names)).endswith("class 019 and 180 more")
+    assert str(unknown_name("class", "class 1o7", names)) == "unknown class 'class 1o7': did you mean 'class 197'?"

@@ -58,7 +58,8 @@ def test_the_script_makes_the_recording_again(name, tmp_path):
     made, kept = (np.load(folder / f"{name}.npz") for folder in (tmp_path, RECORDINGS))
     assert made.files == kept.files
     for key in set(kept.files) - {"meta"}:
-        np.testing.assert_allclose(made[key], kept[key], rtol=1e-4, atol=1e-5, err_msg=key)
+        # RanPAC solves its regression in float32: another processor moved a weight by 1.4e-5.
+        np.testing.assert_allclose(made[key], kept[key], rtol=1e-4, atol=5e-5, err_msg=key)
 
 
 @pytest.mark.parametrize("task", [0, 1])

@@ -150,6 +150,7 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
         ("coda_prompt", "cub_lt", "prompt_param=[10,3,0]", "even length"),
         ("l2p", "cub_lt", "normalize=0.5/", "normalize must be auto, weights"),
         ("simplecil", "cub_lt", "loss=tal", "simplecil trains nothing with a loss; leave losses=tal out"),
+        ("simplecil", "cub_lt", "tal.r=2", "simplecil trains nothing with a loss; leave tal.r=2 out"),
         ("l2p,lae", "cub_lt", "crct_epochs=3", "unknown setting 'crct_epochs'"),
     ],
 )
@@ -189,7 +190,7 @@ def test_list_names_everything():
         (["n_min=3", "rho=10"], "give one of the two"),
         (["n_max=2", "n_min=3"], "n_max"),
         (["law=natural", "n_max=9"], "leave out n_max"),
-        (["law=none", "rho=10"], "law=none has none; leave rho out"),
+        (["law=none", "rho=10"], "law=none shapes none; leave rho out"),
         (["manifest=x.txt", "n_max=9"], "manifest x.txt already fixes the split; leave out n_max"),
         (["manifest=x.txt", "classes=present"], "already fixes the split; leave out classes"),
         (["normalize=123.675/58.4"], "a mean from 0 to 1 and a deviation from 0.001 to 1000, got 123.675/58.4"),
