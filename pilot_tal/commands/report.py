@@ -20,7 +20,13 @@ Output = Annotated[
 ]
 
 
-def report(runs: Runs, output: Output = None) -> None:
+Watch = Annotated[
+    bool,
+    typer.Option("--watch", help="Stay, and write the page anew as the runs go on; Ctrl-C, or the last run, ends."),
+]
+
+
+def report(runs: Runs, output: Output = None, watch: Watch = False) -> None:
     """Write one HTML page on RUNS, with its tables (CSV, Markdown, LaTeX) and plots (SVG) beside it.
 
     Example: pilot-tal report runs -o report
@@ -28,11 +34,17 @@ def report(runs: Runs, output: Output = None) -> None:
     from data_lt.files import given_path
     from pilot_tal.record.run_dir import RECORD
     from pilot_tal.report import build_report, load_study, print_summary
+    from pilot_tal.report.watch import watch_report
 
     given = [given_path(path, "RUNS") for path in runs]
     folder = given[0].parent if (given[0] / RECORD).is_file() else given[0]
     target = folder / "report" if output is None else given_path(output, "--output")
-    study = load_study(given)
-    page = build_report(study, target)
-    print_summary(study)
-    typer.echo(f"report: {page}")
+    if watch:
+        typer.echo(f"watching {', '.join(map(str, given))}: the page is written anew as the runs go on; Ctrl-C ends")
+        study = watch_report(given, target, typer.echo)
+    else:
+        study = load_study(given)
+        build_report(study, target)
+    if study is not None:
+        print_summary(study)
+        typer.echo(f"report: {target / 'index.html'}")

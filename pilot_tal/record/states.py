@@ -42,6 +42,11 @@ def run_states(folder: Path) -> list[RunState]:
     return [_state(name, paths[name], jobs.get(name, ""), queue) for name in sorted(paths)]
 
 
+def state_of(path: Path) -> RunState:
+    """The state of one run that has begun, wherever it lies; of SLURM's queue nothing is known."""
+    return _state(path.name, path, "", {})
+
+
 def _state(name: str, path: Path, job: str, queue: Mapping[str, QueuedJob] | None) -> RunState:
     try:
         if is_finished(path):

@@ -18,6 +18,7 @@ from pilot_tal.report.sentences import lead_sentences, setting_caveats, study_ca
 from pilot_tal.report.study import BASELINE_TITLE, Arm, Setting, Study
 from pilot_tal.report.svg import Plot, inline
 
+RELOAD_SECONDS = 30
 _FURTHER_DEFINITIONS = (
     ("Accuracy of a class", "share of its test images that are right, which is its recall"),
     ("Precision of a class", "share of the images predicted as the class that belong to it"),
@@ -42,6 +43,7 @@ class Overview:
 
     table: Table
     layout: Table
+    unfinished: Table
     levels: list[Plot]
     differences: list[Plot]
 
@@ -71,19 +73,20 @@ class Section:
         return (self.metrics, *ablation, self.tasks, self.confused, self.seeds, self.classes)
 
 
-def render(study: Study, overview: Overview, sections: list[Section]) -> str:
-    """The whole page."""
+def render(study: Study, overview: Overview, sections: list[Section], watched: bool = False) -> str:
+    """The whole page; one that is `watched` loads itself again and again."""
     loader = PackageLoader("pilot_tal", "report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     script = loader.get_source(environment, "page.js")[0]
     runs = [run for s in study.settings for arm in s.arms for run in arm.runs.values()]
-    unfinished = [run for s in study.settings for arm in s.arms for run in arm.unfinished]
     return environment.get_template("page.html.j2").render(
         title=_title(study),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         lead=lead_sentences(study),
-        counts=f"{number(len(runs), 'finished run')}, {len(unfinished)} unfinished.",
+        counts=f"{number(len(runs), 'finished run')}, {len(study.unfinished)} unfinished.",
+        reload_seconds=RELOAD_SECONDS if watched else None,
+        unfinished=overview.unfinished if study.unfinished else None,
         caveats=study_caveats(study),
         overview=overview if study.finished else None,
         show_paper_note=any(column[0].startswith("Paper") for column in overview.table.columns),
@@ -91,7 +94,7 @@ def render(study: Study, overview: Overview, sections: list[Section]) -> str:
         differences=[_shown(plot, "overview", f"d{i}") for i, plot in enumerate(overview.differences)],
         sections=[_section(section, i) for i, section in enumerate(sections)],
         definitions=[*DEFINITIONS.values(), *_FURTHER_DEFINITIONS],
-        runs=sorted(clean(run.path.name) for run in [*runs, *unfinished]),
+        runs=sorted(clean(run.path.name) for run in [*runs, *study.unfinished]),
     ).rstrip() + "\n"  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pilot_tal.report.paper import departures, paper_arms
 from pilot_tal.report.study import BASELINE, BASELINE_TITLE, OF_SETTING, Arm, Setting, Study, same_data
 from pilot_tal.report.tal_state import CALIBRATED, mean_weights
 
+_NAMED = 5  # unfinished runs; the page's table has them all
 _VOTED = ("l2p", "dualprompt")  # methods that choose prompts by a vote of the batch in `pilot` fidelity
 
 
@@ -44,11 +45,13 @@ def study_caveats(study: Study) -> list[str]:
     quick = sum(len(arm.runs) for setting in study.settings for arm in setting.arms if not arm.counts)
     if quick:
         found.append(f"In no headline, no overview plot and never bold: {number(quick, 'quick run')} of a few steps.")
-    for setting in study.settings:
-        for arm in setting.arms:
-            for run in arm.unfinished:
-                done = f"{len(run.predictions)} of {number(run.record.num_tasks, 'task')} done"
-                found.append(f"Unfinished and in no mean: {clean(run.path.name)} ({done}).")
+    named = [
+        f"{clean(run.path.name)} ({run.tasks_done} of {number(run.record.num_tasks, 'task')} done)"
+        for run in study.unfinished
+    ]
+    if named:
+        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        found.append(f"Unfinished and in no mean: {', '.join(named[:_NAMED])}{more}.")
     return found
 
 

@@ -258,6 +258,11 @@ class Study:
         """Settings with a finished run."""
         return [setting for setting in self.settings if setting.finished_arms()]
 
+    @property
+    def unfinished(self) -> list[StoredRun]:
+        """Runs that are in no mean, for they still go on, were stopped or failed."""
+        return [run for setting in self.settings for arm in setting.arms for run in arm.unfinished]
+
 
 def _known_mean(tables: Sequence[np.ndarray]) -> np.ndarray:
     """Mean over tables of one shape of what is not NaN; NaN where nothing is."""

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pilot_tal.metrics import AFTER_TASK, DEFINITIONS
+from pilot_tal.metrics import AFTER_TASK, DEFINITIONS, summarize
 from pilot_tal.record.run_record import NO_LOSS
+from pilot_tal.record.states import state_of
 from pilot_tal.report.ablation import grids
 from pilot_tal.report.display import clean, exact
-from pilot_tal.report.formats import Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
+from pilot_tal.report.formats import Cell, Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
 from pilot_tal.report.paper import method_place, paper_numbers
 from pilot_tal.report.study import BASELINE, BASELINE_TITLE, Arm, Setting, Study
 
@@ -154,6 +155,22 @@ def seeds_table(setting: Setting) -> Table:
                 values = [percent_cell(found.metrics.get(key)) for key in keys]
                 run = name_cell(clean(found.path.name))
                 table.rows.append([name_cell(seed), name_cell(arm.label), *values, run])
+    return table
+
+
+def unfinished_table(study: Study) -> Table:
+    """How far each unfinished run is, and what it reaches on the classes it has seen; it is in no other table."""
+    columns = [(name,) for name in ("Run", "State", "Tasks done")]
+    columns += [(f"{DEFINITIONS[key][0]} so far",) for key in _OVERVIEW]
+    table = Table("unfinished", "How far they are, and percent on the test images of the classes seen", columns, 3)
+    for run in study.unfinished:
+        stream, state = run.record.stream, state_of(run.path)
+        arguments = (stream.task_sizes, stream.train_counts, stream.class_order)
+        metrics = summarize(run.predictions, *arguments) if run.predictions else {}
+        why = clean(state.detail)[:120] if state.state == "failed" else ""
+        names = [name_cell(clean(run.path.name)), Cell(state.state, why)]
+        names.append(name_cell(f"{run.tasks_done} of {run.record.num_tasks}"))
+        table.rows.append([*names, *(percent_cell(metrics.get(key)) for key in _OVERVIEW)])
     return table
 
 
