@@ -90,9 +90,9 @@ def make_plan(
                 raise UserError(
                     f"these lists multiply to more than {MOST_RUNS:,} runs; split them over several commands"
                 )
-    for_a_loss = (key for key in given if key == "losses" or key.partition(".")[0] in LOSSES)
-    if (key := next(for_a_loss, None)) and all(run.loss.name == NO_LOSS for run in runs):
-        raise UserError(f"{methods} trains nothing with a loss; leave {key}={given[key][:60]} out")
+    for_a_loss = [key for key in given if key == "losses" or key.partition(".")[0] in LOSSES]
+    if for_a_loss and all(run.loss.name == NO_LOSS for run in runs):
+        raise UserError(f"{methods} trains nothing with a loss; leave {for_a_loss[0]}={given[for_a_loss[0]][:60]} out")
     return Plan(tuple(runs), machine, plugins)
 
 
