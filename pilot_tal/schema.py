@@ -233,12 +233,19 @@ def _kind(hint: Any) -> tuple[type, bool, bool]:
 
 
 def _range(rule: Rule) -> str:
-    low = f"from {rule.low:g}" if rule.low is not None else f"above {rule.above:g}" if rule.above is not None else ""
-    high = f"to {rule.high:g}" if rule.high is not None else f"below {rule.below:g}" if rule.below is not None else ""
-    if low and not high:
-        low = f"of at least {rule.low:g}" if rule.low is not None else low
-    text = " ".join(filter(None, (low, high if low.startswith("from") or not high.startswith("to") else f"up {high}")))
-    return f" {text}" if text else ""
+    low, high, above, below = (_bound(value) for value in (rule.low, rule.high, rule.above, rule.below))
+    lower = f"from {low}" if low else f"above {above}" if above else ""
+    upper = f"to {high}" if high else f"below {below}" if below else ""
+    if low and not upper:
+        lower = f"of at least {low}"
+    elif high and not low:
+        upper = f"up {upper}"
+    return "".join(f" {part}" for part in (lower, upper) if part)
+
+
+def _bound(value: float | None) -> str:
+    """A bound as it is typed: whole numbers with all their digits."""
+    return "" if value is None else str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def _shown(value: Any) -> str:
