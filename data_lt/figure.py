@@ -12,7 +12,7 @@ BAR, TAIL = "#3b6ea5", "#c8553d"
 
 
 @dataclass(frozen=True)
-class Summary:
+class Facts:
     """Sizes of a set. The tail is the half of the classes (rounded down) with the fewest training images."""
 
     classes: int
@@ -29,11 +29,11 @@ class Summary:
         return self.largest / self.smallest
 
 
-def summarize(manifest: Manifest) -> Summary:
+def facts_of(manifest: Manifest) -> Facts:
     """The sizes of the set that a manifest lists."""
     counts = sorted(manifest.counts)
     tail = len(counts) // 2
-    return Summary(
+    return Facts(
         classes=len(counts),
         train=sum(counts),
         test=manifest.header["test"],
@@ -69,7 +69,7 @@ def draw_distributions(manifests: Sequence[Manifest], stem: str | Path) -> list[
 def _draw_panel(panel, manifest: Manifest) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    facts = summarize(manifest)
+    facts = facts_of(manifest)
     counts = sorted(manifest.counts, reverse=True)
     edges = [k + 0.5 for k in range(facts.classes + 1)]
     floor = max(0.5, facts.smallest / 1.6)
@@ -103,6 +103,6 @@ def _draw_panel(panel, manifest: Manifest) -> None:
     )
 
 
-def _apart(tick: int, facts: Summary) -> bool:
+def _apart(tick: int, facts: Facts) -> bool:
     """Whether a tick between the smallest and the largest count leaves room for their own."""
     return facts.smallest * 1.5 < tick < facts.largest / 1.5

@@ -7,7 +7,7 @@ import typer
 
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError
-from data_lt.figure import draw_distributions, summarize
+from data_lt.figure import draw_distributions, facts_of
 from data_lt.files import given_path, staged_folder, write_text
 from data_lt.laws import LAWS
 from data_lt.manifest import Manifest, read_manifest
@@ -143,7 +143,7 @@ def _show(results: list[tuple[Manifest, str]]) -> None:
     for heading in ("dataset", *numbers, "law", "manifest"):
         table.add_column(heading, justify="right" if heading in numbers else "left")
     for manifest, state in results:
-        facts, recipe = summarize(manifest), manifest.split.recipe
+        facts, recipe = facts_of(manifest), manifest.split.recipe
         shares = (f"{100 * share:.1f} %" for share in (1 - facts.tail_share, facts.tail_share))
         sizes = (facts.classes, f"{facts.train:,}", facts.largest, facts.smallest, f"{facts.rho:.4g}", *shares)
         law, checksum = f"{recipe.law}, seed {recipe.seed}", f"{manifest.checksum[:12]} {state}"

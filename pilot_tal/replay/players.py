@@ -1,4 +1,4 @@
-"""What is particular to the recordings, kept out of losses and learners: their arithmetic and what they drew."""
+"""TAL and learners that play a recording: what is particular to it (its arithmetic, what it drew), kept out of ours."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from pilot_tal.learners.mos_statistics import JITTER, ClassStatistics
 from pilot_tal.losses.tal import TAL
 
 
-class RecordedTAL(TAL):
+class PlayedTAL(TAL):
     """TAL in the arithmetic of the recordings: Q and log-weights in float64, the loss in the logits' type.
 
     With Q at 0 the first losses of a task are about 1e-7, so their gradients are rounding steps of float32, and
@@ -30,7 +30,7 @@ class RecordedTAL(TAL):
         return loss
 
 
-class RecordedRanPAC(RanPAC):
+class PlayedRanPAC(RanPAC):
     """RanPAC that chooses its ridge by the last fifth of the images in the order of the recorded batches."""
 
     def shuffled(self, number: int) -> Tensor:
@@ -38,7 +38,7 @@ class RecordedRanPAC(RanPAC):
         return torch.arange(number)
 
 
-class RecordedMOS(MOS):
+class PlayedMOS(MOS):
     """MOS with the draws of a recording: features for the alignment, and the centroids of a random clustering.
 
     In `fixed`, the first optimizer step of the second task also moves the mean. LAMDA-PILOT keeps the sum of its
@@ -86,9 +86,9 @@ class RecordedMOS(MOS):
         return [m + (moved - part) / count for m, moved, part in zip(means, self._moved, first, strict=True)]
 
 
-def recorded_learner(method: str) -> type[Learner]:
+def player_of(method: str) -> type[Learner]:
     """The learner that plays recordings of a method."""
-    return {"mos": RecordedMOS, "ranpac": RecordedRanPAC}.get(method, LEARNERS[method])
+    return {"mos": PlayedMOS, "ranpac": PlayedRanPAC}.get(method, LEARNERS[method])
 
 
 def new_rows(learner: Learner, tensor: Tensor, number: int) -> slice:

@@ -17,7 +17,7 @@ from pilot_tal.learners import FIDELITIES, LEARNERS, MethodConfig
 from pilot_tal.schema import Rule, build, settings_of
 from pilot_tal.stream.task import TaskInfo
 
-LOSSES = ("ce", "tal", "none")
+PLAYED_LOSSES = ("ce", "tal", "none")
 """What a run was played with; `none` is a learner that trains nothing."""
 Size = Annotated[int, Rule("a size", 1, 10_000)]
 
@@ -71,7 +71,7 @@ class Recording:
     @property
     def losses(self) -> tuple[str, ...]:
         """The losses the run was played with."""
-        return tuple(loss for loss in LOSSES if any(name.startswith(f"{loss}.task0.") for name in self.arrays))
+        return tuple(loss for loss in PLAYED_LOSSES if any(name.startswith(f"{loss}.task0.") for name in self.arrays))
 
     def tensor(self, name: str) -> Tensor:
         """One array as a tensor; a missing one is named."""

@@ -12,7 +12,7 @@ from pilot_tal.backbone import FrozenViT, build_from_state
 from pilot_tal.engine.loop import train_task
 from pilot_tal.learners import Learner
 from pilot_tal.losses import TaskLoss, build_loss
-from pilot_tal.replay.recorded import RecordedMOS, RecordedTAL, new_rows, recorded_learner, statistics
+from pilot_tal.replay.players import PlayedMOS, PlayedTAL, new_rows, player_of, statistics
 from pilot_tal.replay.recording import Recording, read_recording
 
 LOSS_TOLERANCE = 1e-4
@@ -71,7 +71,7 @@ def replay_file(path: str | Path) -> Iterator[TaskReport]:
 def _replay_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterator[TaskReport]:
     meta, config = recording.meta, recording.config()
     sizes = recording.sizes
-    learner = recorded_learner(meta["method"])(backbone, config, sum(sizes), len(sizes), meta["fidelity"])
+    learner = player_of(meta["method"])(backbone, config, sum(sizes), len(sizes), meta["fidelity"])
     learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
     for index in range(len(sizes)):
         yield _replay_task(recording, learner, loss, index)
@@ -91,7 +91,7 @@ def _replay_task(recording: Recording, learner: Learner, loss: str, index: int) 
         on_begin=lambda: _write_new_rows(learner, recording, index),
         on_step=lambda info: losses.append(info.loss),
     )
-    if isinstance(learner, RecordedMOS):
+    if isinstance(learner, PlayedMOS):
         learner.recorded = recording.group(f"{loss}.task{index}.")
     learner.end_task(lambda: recording.train_batches(index))
     return _compare(recording, learner, criterion, loss, index, losses)
@@ -101,7 +101,7 @@ def _criterion(recording: Recording, loss: str) -> TaskLoss:
     if loss != "tal":
         return build_loss("ce")  # which a learner that trains nothing never asks
     meta = recording.meta
-    return RecordedTAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
+    return PlayedTAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def _compare(
     for name in sorted(own.keys() - expected.keys()):
         problems.append(f"not recorded: {name}")
     extra = statistics(learner)
-    if isinstance(criterion, RecordedTAL):
+    if isinstance(criterion, PlayedTAL):
         extra |= {"Q": criterion.Q, "alpha": torch.as_tensor(criterion.alpha)}
     for name, value in extra.items():
         if f"{prefix}{name}" in recording.arrays:
