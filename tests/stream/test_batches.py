@@ -9,6 +9,7 @@ from helpers.images import make_images
 
 from data_lt.errors import UserError
 from pilot_tal.stream.batches import Batches
+from pilot_tal.stream.seeds import derive_seed
 from pilot_tal.stream.store import ImageStore
 from pilot_tal.stream.transforms import build_transforms
 
@@ -41,6 +42,18 @@ def test_batches_do_not_depend_on_workers_or_on_the_cache(folder):
     assert same(wanted, collect(batches(folder, cache="off")))
     assert same(wanted, collect(batches(folder, workers=2)))
     assert not same(wanted, collect(batches(folder), seed=4))
+
+
+def test_order_and_crops_are_drawn_from_seeds_that_never_change(folder):
+    """A run of today ends as one of last year did."""
+    source = batches(folder, size=10)
+    for epoch, (x, y) in enumerate(collect(source, seed=3)):
+        generator = torch.Generator().manual_seed(derive_seed("order", 3, epoch))
+        order = torch.randperm(10, generator=generator).tolist()
+        assert y.tolist() == [place // 5 for place in order]
+        for image, place in zip(x, order, strict=True):
+            torch.manual_seed(derive_seed("augment", 3, epoch, place))
+            assert torch.equal(image, source.transform(source.store[place]))
 
 
 def test_epochs_differ_in_order_and_crops(folder):

@@ -24,6 +24,24 @@ def test_the_test_transform_resizes_256_to_224_and_crops_the_middle():
     assert (got == np.asarray(expected)).all()
 
 
+CROPS = {  # scale and ratio of the random crop, mirrored or not, what the test image is resized to
+    "pilot": ((0.05, 1.0), (3 / 4, 4 / 3), True, 256, "bicubic"),
+    "coda": ((0.08, 1.0), (3 / 4, 4 / 3), True, 256, "bilinear"),
+    "characters": ((0.7, 1.0), (3 / 4, 4 / 3), False, 224, "bilinear"),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_crops_and_flips_are_those_of_the_name(name):
+    train, test = (transform.transforms for transform in build_transforms(name, 224))
+    crop, resize, middle = train[0], test[0], test[1]
+    flips = [step.p for step in train if type(step).__name__ == "RandomHorizontalFlip"]
+    scale, ratio, flipped, size, mode = CROPS[name]
+    assert (tuple(crop.size), crop.scale, crop.ratio) == ((224, 224), scale, ratio)
+    assert flips == [0.5] * flipped
+    assert (resize.size, resize.interpolation.value, tuple(middle.size)) == (size, mode, (224, 224))
+
+
 def test_unknown_transform_is_refused():
     with pytest.raises(UserError, match="unknown transform 'pilots': did you mean 'pilot'"):
         build_transforms("pilots", 32)
