@@ -2,43 +2,29 @@
 
 import dataclasses
 import hashlib
-import subprocess
-import sys
 import tarfile
 
 import pytest
+from helpers.cli import ask
 from lt_helpers import by_class, cub_files, food101_files, imagenetr_files, jpeg, make_folder, write_files
 from PIL import Image
-from typer.testing import CliRunner
 
 from data_lt import CARDS, load_manifest, read_manifest
 from data_lt.errors import UserError
 from data_lt.progress import progress
 from data_lt.verify import verify_images
-from pilot_tal.cli import app
 
 CUB = ("CUB_200_2011/images/{path}", "cub/{part}/{path}", "{path}")
 IMAGENETR = ("imagenet-r/{path}", "imagenet-r/{part}/{path}")
 FOOD = ("food-101/images/{path}", "food101/{part}/{path}")
 
 
-def command(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "pilot_tal", "build", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
 def build(*arguments):
-    result = CliRunner().invoke(app, ["build", *map(str, arguments)])
-    if isinstance(result.exception, UserError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
+    """What it printed; its refusals are raised."""
+    answer = ask("build", *arguments)
+    if answer.status:
+        raise UserError(answer.err.removeprefix("error: "))
+    return answer.out + answer.err
 
 
 def small_copy(root, dataset, layout):
@@ -69,9 +55,9 @@ def test_real_pictures_in_each_layout_give_one_and_the_same_set(tmp_path, datase
         root, out = small_copy(tmp_path / f"data {number}", dataset, layout), tmp_path / f"out {number}"
         options = ("--classes", "present", "--n-max", sizes[0], "--out", out)
         if number == 0:
-            done = command(dataset, "--data-root", root, *options, "--verify")
-            assert done.returncode == 0, done.stderr
-            assert "images can be read" in done.stdout and f"│ {dataset}" in done.stdout
+            done = ask("build", dataset, "--data-root", root, *options, "--verify")
+            assert done.status == 0, done.err
+            assert "images can be read" in done.out and f"│ {dataset}" in done.out
         else:
             build(dataset, "--data-root", root, *options)
         texts.add((out / f"{dataset}.txt").read_bytes())
@@ -85,8 +71,8 @@ def test_real_pictures_in_each_layout_give_one_and_the_same_set(tmp_path, datase
 def test_a_complete_copy_is_identical_and_a_changed_one_differs(tmp_path):
     root = tmp_path / "data"
     write_files(root / "cub", [f"{'train' if flag else 'test'}/{path}" for path, flag in cub_files().items()])
-    done = command("cub_lt", "--data-root", root, "--out", tmp_path / "out")
-    assert done.returncode == 0 and "identical" in done.stdout and "NOT" not in done.stdout
+    done = ask("build", "cub_lt", "--data-root", root, "--out", tmp_path / "out")
+    assert done.status == 0 and "identical" in done.out and "NOT" not in done.out
     assert (tmp_path / "out/cub_lt.txt").read_bytes() == CARDS["cub_lt"].manifest_path.read_bytes()
     used = set(load_manifest("cub_lt").path)
     spare = next(path for path in cub_files() if path not in used)
@@ -147,10 +133,10 @@ def test_broken_pictures_are_named_and_no_manifest_is_written(tmp_path):
     options = ("--data-root", root, "--n-max", 4, "--n-min", 4, "--out", tmp_path / "out")
     build("folder_lt", *options)  # names alone are fine
     (tmp_path / "out/folder_lt.txt").unlink()
-    done = command("folder_lt", *options, "--verify")
-    assert done.returncode == 2 and done.stderr.startswith("error: 3 of 28 images")
+    done = ask("build", "folder_lt", *options, "--verify")
+    assert done.status == 2 and done.err.startswith("error: 3 of 28 images")
     for words in ("a/000.jpg (image file is truncated", "a/001.jpg (empty file)", "b é/002.jpg (not an image of the"):
-        assert words in done.stderr
+        assert words in done.err
     assert not (tmp_path / "out/folder_lt.txt").exists()
 
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.cli import Answer, ask
+from helpers.images import make_images
 from helpers.vit import empty_vit
-from PIL import Image
 
 from pilot_tal.record.run_dir import find_runs
 
@@ -41,7 +40,7 @@ class World:
 
     @property
     def image(self) -> Path:
-        return self.images / "class 0 é" / "0.png"
+        return self.images / "class 0 é" / "00.png"
 
     def settings(self, method: str, **changes: str) -> list[str]:
         """The tiny settings, with others in place of theirs."""
@@ -72,12 +71,7 @@ def make_world(root: Path) -> World:
     """Makes it, in a second or two."""
     _register_vit()
     world = World(root)
-    generator = np.random.RandomState(0)
-    for label in range(6):
-        folder = world.images / f"class {label} é"
-        folder.mkdir(parents=True)
-        for number in range(9):
-            Image.fromarray(generator.randint(0, 256, (9, 10, 3), np.uint8)).save(folder / f"{number}.png")
+    make_images(world.images, size=(9, 10))
     for seed in (1, 2):
         answer = ask(*world.command(world.finished, seed))
         assert answer.status == 0, answer.err

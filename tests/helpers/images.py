@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 
-def make_images(root: Path, classes: int = 6, images: int = 9) -> Path:
+def make_images(root: Path, classes: int = 6, images: int = 9, size: tuple[int, int] = (36, 40)) -> Path:
     """Noise around a colour of the class; names with a space and a letter that is not ASCII."""
     generator = np.random.RandomState(0)
     for label in range(classes):
@@ -14,7 +14,7 @@ def make_images(root: Path, classes: int = 6, images: int = 9) -> Path:
         folder.mkdir(parents=True)
         colour = generator.uniform(40, 215, 3)
         for number in range(images):
-            pixels = np.clip(colour + generator.normal(0, 25, (36, 40, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(colour + generator.normal(0, 25, (*size, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{number:02d}.png")
     return root
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from helpers.cli import command
 
 from data_lt.errors import UserError
-from pilot_tal.cli import app
 from pilot_tal.learners import LEARNERS
 from pilot_tal.replay.recording import read_recording
 from pilot_tal.replay.replay import replay_file
@@ -85,10 +84,10 @@ def test_another_ridge_fails(tmp_path):
 
 def test_command_prints_every_task_and_succeeds(tmp_path):
     path = altered(tmp_path / "same.npz", lambda meta, arrays: None)
-    result = CliRunner().invoke(app, ["replay", str(path)])
-    assert result.exit_code == 0
-    assert result.output.count("equal") == 2
-    assert "all within tolerance" in result.output
+    status, printed = command("replay", str(path))
+    assert status == 0
+    assert printed.count("equal") == 2
+    assert "all within tolerance" in printed
 
 
 @pytest.mark.parametrize(
@@ -99,17 +98,17 @@ def test_a_recording_that_differs_fails(tmp_path, name):
         arrays[name] = arrays[name] + 0.01
 
     path = altered(tmp_path / "spoiled.npz", spoil, loss=name.split(".")[0])
-    result = CliRunner().invoke(app, ["replay", str(path)])
-    assert result.exit_code == 1
-    assert result.output.count("NOT WITHIN TOLERANCE") == 1
+    status, printed = command("replay", str(path))
+    assert status == 1
+    assert printed.count("NOT WITHIN TOLERANCE") == 1
 
 
 def test_a_bad_file_does_not_keep_the_others_from_being_played(tmp_path):
     good = altered(tmp_path / "good.npz", lambda meta, arrays: None)
-    result = CliRunner().invoke(app, ["replay", str(tmp_path / "absent.npz"), str(good)])
-    assert result.exit_code == 2
-    assert "absent.npz does not exist" in result.output
-    assert result.output.count("equal") == 2
+    status, printed = command("replay", str(tmp_path / "absent.npz"), str(good))
+    assert status == 2
+    assert "absent.npz does not exist" in printed
+    assert printed.count("equal") == 2
 
 
 def test_another_first_choice_fails(tmp_path):

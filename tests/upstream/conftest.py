@@ -1,12 +1,13 @@
 """Stand-in checkouts and images, made once a session where nothing changes them."""
 
 import pytest
-from upstream_world import make_images, make_standin
+from helpers.images import make_images
+from upstream_world import make_standin
 
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("images"))
+    return make_images(tmp_path_factory.mktemp("images"), size=(10, 12))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from upstream_world import ROOT, make_images, run_command, snapshot
+from helpers.cli import ROOT
+from helpers.images import make_images
+from upstream_world import run_command, snapshot
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
 from pilot_tal.learners import LEARNERS
@@ -84,7 +86,7 @@ def world(tmp_path_factory):
     from timm.models.vision_transformer import VisionTransformer
 
     path = tmp_path_factory.mktemp("real")
-    make_images(path / "images", classes=8, images=16)
+    make_images(path / "images", classes=8, images=16, size=(10, 12))
     torch.manual_seed(0)
     torch.save(VisionTransformer(patch_size=16, embed_dim=768, num_heads=12, num_classes=0, **VIT).state_dict(),
                path / "vit.pth")  # fmt: skip
@@ -115,7 +117,7 @@ def test_two_tasks_with_both_losses(box, learner, world, tmp_path):
         "--dataset", "folder_lt", "--data-root", world / "images", "--device", "cpu", "--workers", 0,
         "--python", PYTHON, *weights, *settings(box, learner), cwd=tmp_path,
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
+    assert done.status == 0, done.out + done.err
     assert snapshot(repo) == before
     runs = [load_run(path) for path in find_runs([tmp_path / "runs"])]
     assert all(run.finished and len(run.predictions) == 2 for run in runs)
