@@ -42,7 +42,8 @@ class TAL(TaskLoss):
             `apply_update()` after each optimizer step (also for `torch.compile`, which compiles anew for every count).
         validate: check the values of logits and targets. None checks on the CPU, where it is almost free; True on every
             device, which then waits for each check; False only the targets on the CPU. Compiled calls check nothing.
-        weight, label_smoothing: there for the signature of `CrossEntropyLoss`, refused if used.
+        weight: there for the signature of `CrossEntropyLoss`, refused if used.
+        label_smoothing: likewise.
         dtype: of Q and α, float32 or float64; the logits' type does not matter.
         process_group: the ranks whose counts are summed, so that all hold the same Q; None is the default group.
 
