@@ -1,8 +1,10 @@
 """Draws the pictures of the documentation.
 
-    python scripts/figures.py [tal_memory …]     # all of them without a name
+    python scripts/figures.py [tal_memory …]              # by simulation; all of them without a name
+    python scripts/figures.py features RUN_CE RUN_TAL     # test images of two runs in two dimensions (needs UMAP)
 
-Each is made from the code it explains, and comes out the same to the byte.
+Each is made from the code it explains, and comes out the same to the byte. Those of the measurements are drawn by
+scripts/results.py; `features` keeps the places of its images in results/features.csv.
 """
 
 import sys
@@ -11,12 +13,23 @@ from pathlib import Path
 import torch
 
 from data_lt import load_manifest
+from data_lt.errors import UserError
+from data_lt.files import write_text
 from pilot_tal.losses import build_loss
+from pilot_tal.losses.tal_math import (
+    exponential_kernel,
+    max_strength,
+    negative_weight,
+    supervision_strength,
+    updated_strength,
+)
 from pilot_tal.report.svg import figure, legend, standalone, style, to_svg
 from pilot_tal.stream.task import TaskInfo
 
-IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
 EPOCHS = 20
+STEPS, POSITIVES, LAM = 800, 200, 0.995  # of the sequences in `back_loading`
 
 
 def tal_memory() -> str:
@@ -56,17 +69,64 @@ def weights_over_a_task(name: str, counts: list[int], batch: int) -> tuple[torch
     return torch.arange(len(weights)) / steps, torch.stack(weights)
 
 
-FIGURES = {made.__name__: made for made in (tal_memory,)}
+def back_loading() -> str:
+    """Sequences with as many positives, early, evenly and late: their count and the strengths it leads to."""
+    looks = {"early": ("#0072b2", "-"), "even": ("#7f7f7f", "--"), "late": ("#d55e00", "-")}
+    titles = {
+        "count": "positives so far, S",
+        "strength": "Q = f * a, the theorem's",
+        "tal": "Q of TAL (Algorithm 1)",
+    }
+    with style():
+        shown, axes = figure(5.6, rows=3, sharex=True)
+        for name, (colour, line) in looks.items():
+            values = strengths(positive_steps(name))
+            for plot, what in zip(axes, titles, strict=True):
+                plot.plot(range(STEPS + 1), values[what], line, color=colour, label=name, linewidth=1.6)
+        for plot, title in zip(axes, titles.values(), strict=True):
+            plot.set(title=title, xlim=(0, STEPS))
+        axes[-1].set(xlabel="step")
+        legend(shown, axes[0])
+        return standalone(to_svg(shown))
+
+
+def positive_steps(order: str) -> torch.Tensor:
+    """True at `POSITIVES` of `STEPS` steps: fewer and fewer of them (early), more and more (late), or evenly."""
+    share = torch.arange(STEPS + 1, dtype=torch.float64) / STEPS
+    so_far = {"early": 1 - (1 - share) ** 2, "even": share, "late": share**2}[order]
+    return (POSITIVES * so_far).round().diff() > 0
+
+
+def strengths(positive: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Count of positives, Q as a convolution (Eq. Q-def), and Q as TAL updates it, before and after every step."""
+    top, q = max_strength(LAM), [torch.zeros(1, dtype=torch.float64)]
+    for step in positive.double().unsqueeze(1):
+        q.append(updated_strength(q[-1], negative_weight(q[-1], top), step, LAM))
+    return {
+        "count": torch.cat([torch.zeros(1, dtype=torch.long), positive.long().cumsum(0)]),
+        "strength": supervision_strength(2 * positive.double() - 1, exponential_kernel(LAM, len(positive))),
+        "tal": torch.cat(q),
+    }
+
+
+FIGURES = {made.__name__: made for made in (tal_memory, back_loading)}
 
 
 def main(names: list[str]) -> None:
+    if names[:1] == ["features"]:
+        from figures_features import draw_features
+
+        try:
+            draw_features(names[1:], ROOT / "results" / "features.csv", IMAGES)
+        except UserError as error:
+            sys.exit(f"error: {error}")
+        return
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
-        sys.exit(f"unknown figure {unknown[0]}: there are {', '.join(FIGURES)}")
-    IMAGES.mkdir(parents=True, exist_ok=True)
+        sys.exit(f"unknown figure {unknown[0]}: there are {', '.join((*FIGURES, 'features'))}")
     for name in names or FIGURES:
         path = IMAGES / f"{name}.svg"
-        path.write_text(FIGURES[name](), encoding="utf-8")
+        write_text(path, FIGURES[name]())
         print(path)
 
 

@@ -42,3 +42,18 @@ def test_the_figures_of_the_page_are_those_of_the_picture(name, batch, end, monk
     assert f"{end:.2f}" in PAGE
     assert float(weights_over_a_task(name, counts, batch)[1][-1].mean()) == pytest.approx(end, abs=0.005)
     assert "images/tal_memory.svg" in PAGE and (ROOT / "docs" / "images" / "tal_memory.svg").is_file()
+
+
+def test_the_same_number_of_positives_ends_as_the_page_says(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
+    from figures import POSITIVES, STEPS, back_loading, positive_steps, strengths
+
+    found = {name: strengths(positive_steps(name)) for name in ("early", "even", "late")}
+    for name, (convolution, own) in {"early": (-150.3, 6.8), "even": (-97.7, 28.3), "late": (-45.2, 53.5)}.items():
+        assert found[name]["count"][-1] == POSITIVES and len(found[name]["count"]) == STEPS + 1
+        assert float(found[name]["strength"][-1]) == pytest.approx(convolution, abs=0.05)
+        assert float(found[name]["tal"][-1]) == pytest.approx(own, abs=0.05)
+        assert f"{convolution}".replace("-", "−") in PAGE and f"{own}" in PAGE
+    for early, late in (("early", "even"), ("even", "late")):  # what the theorem asks for
+        assert (found[early]["count"] >= found[late]["count"]).all()
+    assert (ROOT / "docs" / "images" / "back_loading.svg").read_text(encoding="utf-8") == back_loading()
