@@ -1,0 +1,258 @@
+"""The evidence: runs the studies of results/studies.yaml, keeps their summaries, and writes docs/results.md from them.
+
+    python scripts/results.py                                             # the page and its pictures, from results/
+    python scripts/results.py run cub photos=FOLDER weights=FILE jobs=2   # a study; given again, it goes on
+    python scripts/results.py run cub photos=FOLDER weights=FILE --only lae --dry-run
+    python scripts/results.py collect cub                                 # its finished runs into results/*.csv
+
+The runs themselves stay in runs/results/STUDY; only their summaries are part of the project.
+"""
+
+import argparse
+import csv
+import io
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from data_lt.errors import UserError
+from data_lt.files import write_text
+from pilot_tal.losses import LOSSES
+from pilot_tal.metrics import AFTER_TASK
+from pilot_tal.plan.parse import parse_items
+from pilot_tal.record.run_dir import RECORD, RESULT, StoredRun, find_runs, load_run
+from pilot_tal.report.tal_state import mean_weights, read_states
+from pilot_tal.schema import defaults_of
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+SCALARS = ("a_mean", "a_tail", "a_head", "a_avg", "worst_class", "forgetting")
+KEY = ("study", "method", "loss", "options", "engine", "seed")
+SORTED = {  # the tables, and what their rows are sorted by
+    "runs": KEY,
+    "tasks": (*KEY, "task"),
+    "classes": (*KEY, "label"),
+    "states": (*KEY, "task", "step", "label"),
+}
+BY_CLASS = ("cub", "flowers", "pets")  # studies whose classes are kept one by one
+STATES_OF = ("cub", "lae", "tal", "", "native", 1993)  # the one run whose Q and α·w are kept, by its KEY
+STATES_A_TASK = 24
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command")
+    run = commands.add_parser("run", help="run a study")
+    run.add_argument("study", choices=list(studies()))
+    run.add_argument("values", nargs="*", metavar="key=value", help="photos, weights, and settings for every run")
+    run.add_argument("--only", default="", metavar="METHOD", help="only the lines that begin with this")
+    run.add_argument("--dry-run", action="store_true", help="print the commands")
+    collect = commands.add_parser("collect", help="take finished runs into results/*.csv")
+    collect.add_argument("study", choices=list(studies()))
+    collect.add_argument("folder", nargs="?", type=Path)
+    given = parser.parse_args()
+    try:
+        if given.command == "run":
+            sys.exit(run_study(given.study, given.values, given.only, given.dry_run))
+        if given.command == "collect":
+            found = collect_runs(given.study, given.folder or ROOT / "runs" / "results" / given.study, RESULTS)
+            print(f"{given.study}: {found} finished runs")
+            return
+        from results_page import write_page
+
+        print(write_page(RESULTS, ROOT / "docs"))
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def studies() -> dict[str, dict]:
+    """What results/studies.yaml says."""
+    return yaml.safe_load((RESULTS / "studies.yaml").read_text(encoding="utf-8"))
+
+
+def study_commands(name: str, places: dict[str, str]) -> list[list[str]]:
+    """The commands of a study, each as its words after `pilot-tal`."""
+    study = studies()[name]
+    made = []
+    for line in study["runs"]:
+        methods, *own = line.split()
+        dataset, *data = study["data"].split()
+        words = ["compare", methods, dataset, *data, *study["settings"].split(), *own, f"output=runs/results/{name}"]
+        made.append([word.format(**places) for word in words])
+    return made
+
+
+def run_study(name: str, values: list[str], only: str, dry_run: bool) -> int:
+    """Runs the commands one after the other; gives the worst of their statuses."""
+    given = parse_items(values, aliases={})
+    places = {key: given.pop(key, key.upper()) for key in ("photos", "weights")}
+    worst = 0
+    for words in study_commands(name, places):
+        if not words[1].startswith(only):
+            continue
+        words += [f"{key}={value}" for key, value in given.items()]
+        print("pilot-tal", shlex.join(words), flush=True)
+        if not dry_run:
+            done = subprocess.run([sys.executable, "-m", "pilot_tal", *words], cwd=ROOT, check=False)
+            worst = max(worst, abs(done.returncode))
+    return worst
+
+
+def collect_runs(study: str, folder: Path, results: Path) -> int:
+    """Adds the finished runs below a folder to the tables, in place of what was there of them; gives their number."""
+    tables: dict[str, list[dict]] = {name: [] for name in SORTED}
+    names: dict[tuple, str] = {}
+    for path in find_runs([folder]):
+        run = load_run(path)
+        if not run.finished or run.record.quick:
+            continue
+        key = run_key(study, run)
+        twin = names.setdefault(tuple(key.values()), path.name)
+        if twin != path.name:
+            raise UserError(
+                f"{twin} and {path.name} are of one method, loss and seed and differ in other settings, which "
+                f"results/ does not tell apart; move one of them out of {folder}, or give it a study of its own"
+            )
+        tables["runs"].append(summary(key, run))
+        tables["tasks"] += after_tasks(key, run)
+        tables["classes"] += classes(key, run) if study in BY_CLASS else []
+        tables["states"] += states(key, run) if tuple(key.values()) == STATES_OF else []
+    for name, rows in tables.items():
+        if rows:
+            merge(results / f"{name}.csv", rows, SORTED[name])
+    return len(tables["runs"])
+
+
+def run_key(study: str, run: StoredRun) -> dict[str, Any]:
+    """What tells the runs of the tables apart; of the loss's options those that are not its defaults."""
+    record = run.record
+    usual = defaults_of(LOSSES[record.loss.name]) if record.loss.name in LOSSES else {}
+    own = {key: value for key, value in record.loss.options.items() if value != usual.get(key)}
+    return {
+        "study": study,
+        "method": record.method.name,
+        "loss": record.loss.name,
+        "options": ";".join(f"{key}={value}" for key, value in sorted(own.items())),
+        "engine": record.engine.name,
+        "seed": record.seed,
+    }
+
+
+def summary(key: dict, run: StoredRun) -> dict:
+    """One run in one line."""
+    weights = mean_weights(run)
+    here = run.record.environment[-1] if run.record.environment else {}
+    return {
+        **key,
+        "tasks": run.record.num_tasks,
+        "classes": run.record.num_classes,
+        "fidelity": run.record.method.fidelity,
+        **{name: rounded(run.metrics.get(name)) for name in SCALARS},
+        "train_loss": rounded(last_loss(run)),
+        "weight": rounded(sum(weights) / len(weights)) if weights else None,
+        "minutes": round(minutes(run), 1),
+        "threads": here.get("threads"),
+        "commit": (here.get("commit") or "")[:7],
+        "run": run.path.name,
+    }
+
+
+def last_loss(run: StoredRun) -> float | None:
+    """Mean over the tasks of the mean training loss of their last epochs; None where nothing was trained."""
+    epochs: dict[int, dict[int, list[float]]] = {}
+    for step in run.step_log():
+        if step["loss"] is not None:
+            epochs.setdefault(step["task"], {}).setdefault(step["epoch"], []).append(step["loss"])
+    means = [float(np.mean(losses[max(losses)])) for losses in epochs.values()]
+    return sum(means) / len(means) if means else None
+
+
+def minutes(run: StoredRun) -> float:
+    """How long it took; of a run that was broken off, its tasks since it was taken up tell for the earlier ones."""
+    start, end = ((run.path / name).stat().st_mtime for name in (RECORD, RESULT))
+    done = [file for file in (run.path / "predictions").iterdir() if file.stat().st_mtime >= start]
+    return (end - start) / 60 * run.tasks_done / max(1, len(done))
+
+
+def after_tasks(key: dict, run: StoredRun) -> list[dict]:
+    """A line for each task: accuracy over all classes seen, over the tail, over old and over new classes."""
+    lists = [run.metrics[name] for name in AFTER_TASK]
+    names = ("accuracy", "tail", "old", "new")
+    return [
+        {**key, "task": task + 1, **dict(zip(names, map(rounded, values), strict=True))}
+        for task, values in enumerate(zip(*lists, strict=True))
+    ]
+
+
+def classes(key: dict, run: StoredRun) -> list[dict]:
+    """A line for each class, under its index in the dataset."""
+    stream, found = run.record.stream, run.metrics["per_class"]
+    return [
+        {
+            **key,
+            "label": stream.class_order[k],
+            "images": stream.train_counts[k],
+            "recall": rounded(found["accuracy"][k]),
+            "precision": rounded(found["precision"][k]),
+        }
+        for k in range(len(stream.class_order))
+    ]
+
+
+def states(key: dict, run: StoredRun) -> list[dict]:
+    """Q and α·w of each class of a task at some of its steps, the first and the last among them."""
+    stream, rows = run.record.stream, []
+    for state in read_states(run):
+        chosen = np.unique(np.linspace(0, len(state.steps) - 1, STATES_A_TASK).round().astype(int))
+        rows += [
+            {
+                **key,
+                "task": state.task + 1,
+                "step": int(state.steps[i]) + 1,
+                "label": stream.class_order[label],
+                "images": stream.train_counts[label],
+                "Q": rounded(state.q[i, j]),
+                "weight": rounded(state.weights[i, j]),
+            }
+            for i in chosen
+            for j, label in enumerate(state.labels)
+        ]
+    return rows
+
+
+def merge(path: Path, rows: list[dict], order: Iterable[str]) -> None:
+    """Writes old and new rows together; a run that is there again has its new rows alone."""
+    new = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
+    replaced = {tuple(row[name] for name in KEY) for row in new}
+    old = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            old = [row for row in csv.DictReader(file) if tuple(row[name] for name in KEY) not in replaced]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(new[0]), lineterminator="\n", restval="", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(sorted([*old, *new], key=lambda row: tuple(place(row[name]) for name in order)))
+    write_text(path, text.getvalue())
+
+
+def place(text: str) -> tuple[int, float, str]:
+    """Where a cell sorts: numbers by their size, before words."""
+    try:
+        return (0, float(text), "")
+    except ValueError:
+        return (1, 0.0, text)
+
+
+def rounded(value: float | None) -> float | None:
+    """Six digits after the point: finer than one test image."""
+    return None if value is None else round(float(value), 6)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""docs/results.md and its pictures, from results/*.csv alone: no number on the page is written by hand."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from figures_results import draw_results
+
+from data_lt.files import write_text
+from pilot_tal.learners import LEARNERS
+from pilot_tal.losses import LOSSES
+from pilot_tal.metrics import Difference, paired_difference, spread
+
+PHOTOS = ("cub", "flowers", "pets")
+OVERVIEW = "results_overview"
+SHOWN = {"a_tail": "A_Tail", "a_mean": "A_Mean", "a_head": "A_Head"}
+BASELINES = {"simplecil": "none", "ranpac": "ce", "ease": "ce"}  # what trains little or nothing, with its loss
+ARM = ("study", "method", "loss", "options", "engine")
+TEXTS = (*ARM, "fidelity", "commit", "run", "settings", "chosen", "class")
+
+
+class Evidence:
+    """All runs, and the studies they belong to."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.studies = yaml.safe_load((folder / "studies.yaml").read_text(encoding="utf-8"))
+        self.runs = read(folder / "runs.csv")
+        self._arms = {arm: runs.set_index("seed") for arm, runs in self.runs.groupby(list(ARM))}
+
+    def table(self, name: str) -> pd.DataFrame | None:
+        """Another table of results/, if it is there."""
+        path = self.folder / f"{name}.csv"
+        return read(path) if path.is_file() else None
+
+    def values(self, metric: str, **where: str) -> dict[int, float]:
+        """A metric of the runs of an arm in percent, by seed; empty if there are none."""
+        arm = {"options": "", "engine": "native", **where}
+        runs = self._arms.get(tuple(arm[column] for column in ARM))
+        return {} if runs is None else (100 * runs[metric]).to_dict()
+
+    def difference(self, metric: str, loss: str, base: str = "ce", **where) -> Difference | None:
+        """A loss minus CE, paired by seed, in points."""
+        return paired_difference(self.values(metric, loss=loss, **where), self.values(metric, loss=base, **where))
+
+    def cells(self, loss: str, names: Iterable[str] = PHOTOS) -> list[tuple[str, str]]:
+        """Study and method of all comparisons of a loss with CE."""
+        found = [(s, m) for s in names for m in LEARNERS if m not in BASELINES]
+        return [(s, m) for s, m in found if self.difference("a_tail", loss, study=s, method=m)]
+
+    def pooled(self, metric: str, loss: str, names: Iterable[str] = PHOTOS) -> tuple[Difference | None, list[float]]:
+        """The mean over cells of their means over seeds, with its t-interval over cells; and those means."""
+        found = [self.difference(metric, loss, study=s, method=m) for s, m in self.cells(loss, names)]
+        means = [d.mean for d in found if d is not None]
+        return paired_difference(dict(enumerate(means)), dict.fromkeys(range(len(means)), 0.0)), means
+
+
+def read(path: Path) -> pd.DataFrame:
+    """A table of results/; empty cells of text are empty texts."""
+    return pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str)).fillna(dict.fromkeys(TEXTS, ""))
+
+
+def write_page(folder: Path, docs: Path) -> Path:
+    """Writes the page and its pictures; gives the page."""
+    evidence = Evidence(folder)
+    pictures = draw_results(evidence, docs / "images")
+    parts = [
+        *head(evidence, pictures),
+        *found(evidence),
+        *all_numbers(evidence),
+        *other_pictures(pictures),
+        *repeat(evidence),
+        *not_run(),
+    ]
+    page = docs / "results.md"
+    write_text(page, "\n\n".join(parts) + "\n")
+    return page
+
+
+def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
+    """What the page is, the one table and the one picture."""
+    rows = []
+    for study in PHOTOS:
+        for method in LEARNERS:
+            seeds = evidence.values("a_tail", study=study, method=method, loss="ce")
+            if not seeds or method in BASELINES:
+                continue
+            row = [evidence.studies[study]["title"], LEARNERS[method].title]
+            for metric in ("a_tail", "a_mean"):
+                where = {"study": study, "method": method}
+                row += [mean(evidence.values(metric, loss=loss, **where)) for loss in ("ce", "tal")]
+                row.append(change(evidence.difference(metric, "tal", **where)))
+            rows.append([*row, str(len(seeds))])
+    names = [f"{SHOWN[metric]} {loss}" for metric in ("a_tail", "a_mean") for loss in ("CE", "TAL", "change")]
+    return [
+        "# Results: what it measures on photographs",
+        "Every number here was made by this project and is rebuilt from the tables in `results/` by "
+        "`python scripts/results.py`. Accuracies in percent; a change is the mean over seeds of the difference to "
+        "cross-entropy (CE) on the same seed, in points, with its 95 % t-interval in brackets.",
+        table(["Dataset", "Method", *names, "Seeds"], rows),
+        *shown(pictures, [OVERVIEW]),
+        "DeiT-Tiny/16 frozen, 160 × 160 pixels, 5 tasks, 20 epochs a task, `fidelity=fixed`, inputs normalised as the "
+        "weights expect. The tail is the half of the classes with the fewest training images "
+        "([report.md](report.md) defines all metrics). This is a small ViT on parts of the sets, not the paper's "
+        "ViT-B/16 on the whole ones: compare the changes, not the levels.",
+    ]
+
+
+def found(evidence: Evidence) -> list[str]:
+    """Plain sentences."""
+    parts = ["## What was found"]
+    for loss in ("tal", "tal_auto", "balanced_softmax"):
+        sentence = pooled_sentence(evidence, loss)
+        parts += [f"- {sentence}"] if sentence else []
+    parts += [f"- {text}" for text in (*learned(evidence), *calibrated(evidence))]
+    parts.append(
+        "Pooled means: every cell (dataset and method) counts once with its mean over seeds, and the interval is "
+        "Student's over the cells, so that it holds both the seeds' chance and the differences between cells. Cells of "
+        "one dataset share images and class orders; with few cells the interval is wide and a little too trusting."
+    )
+    return parts
+
+
+def pooled_sentence(evidence: Evidence, loss: str) -> str:
+    """What a loss does over all cells."""
+    title = LOSSES[loss].title
+    texts = []
+    for metric, name in SHOWN.items():
+        pooled, means = evidence.pooled(metric, loss)
+        if pooled is None:
+            return ""
+        up = sum(value > 0 for value in means)
+        texts.append(f"{name} {change(pooled)}, higher in {up} of {len(means)}")
+    tail, _ = evidence.pooled("a_tail", loss)
+    total, _ = evidence.pooled("a_mean", loss)
+    knows = {"the prior": ", which is told the classes' frequencies,"}.get(LOSSES[loss].knows, "")
+    verdicts = f"{verdict(tail, 'tail')} {verdict(total, 'mean')}"
+    return f"**{title}**{knows} against CE, pooled: {'; '.join(texts)}. {verdicts}"
+
+
+def verdict(difference: Difference | None, what: str) -> str:
+    """What the interval lets us say of the tail, or of all classes."""
+    subject = {"tail": "the tail", "mean": "the mean over all classes"}[what]
+    if difference is None or difference.low is None or difference.high is None:
+        return f"One cell says nothing general of {subject}."
+    if difference.low > 0:
+        return f"It raises {subject} beyond chance."
+    if difference.high < 0:
+        return f"It lowers {subject} beyond chance."
+    return f"For {subject} these runs show no change beyond chance."
+
+
+def learned(evidence: Evidence) -> list[str]:
+    """What training bought: the best baseline beside the methods."""
+    texts = []
+    for study in PHOTOS:
+        levels = {m: evidence.values("a_mean", study=study, method=m, loss=BASELINES.get(m, "ce")) for m in LEARNERS}
+        best = {m: levels[m] for m in BASELINES if levels[m]}
+        if not best:
+            continue
+        told = ", ".join(f"{LEARNERS[m].title} {mean(v)}" for m, v in best.items())
+        top = max(map(average, best.values()))
+        above = [LEARNERS[m].title for m, v in levels.items() if m not in BASELINES and v and average(v) > top]
+        text = f"{', '.join(above)} with CE above all of them" if above else "no method with CE above the best of them"
+        texts.append(f"Baselines on {evidence.studies[study]['title']}, A_Mean: {told}; {text}.")
+    return texts
+
+
+def calibrated(evidence: Evidence) -> list[str]:
+    """Mean α·w at the end of the tasks, where 1 is calibrated."""
+    rows = evidence.runs[evidence.runs["study"].isin(PHOTOS)]
+    texts = []
+    for loss in ("tal", "tal_auto"):
+        weights = rows.loc[rows["loss"] == loss, "weight"].dropna().astype(float)
+        if len(weights):
+            texts.append(f"{LOSSES[loss].title} {weights.min():.2f} to {weights.max():.2f}")
+    if not texts:
+        return []
+    meaning = "1 is calibrated, 0 is no negative supervision at all"
+    return [f"Mean α·w at the end of a task, over the tasks of a run ({meaning}): {'; '.join(texts)}."]
+
+
+def all_numbers(evidence: Evidence) -> list[str]:
+    """A table of every study."""
+    parts = ["## All numbers"]
+    for study, facts in evidence.studies.items():
+        runs = evidence.runs[evidence.runs["study"] == study]
+        if not len(runs):
+            continue
+        parts.append(f"### {facts['title']}")
+        parts += [facts["about"].strip()] if facts.get("about") else []
+        parts.append(study_table(evidence, study, runs))
+    return parts
+
+
+def study_table(evidence: Evidence, study: str, runs: pd.DataFrame) -> str:
+    """Every arm of a study with its change against CE."""
+    several = runs["engine"].nunique() > 1
+    rows = []
+    arms = runs[["method", "engine", "loss", "options"]].drop_duplicates()
+    place = {name: i for i, name in enumerate((*LEARNERS,))}, {name: i for i, name in enumerate(("none", *LOSSES))}
+    for arm in sorted(arms.itertuples(), key=lambda a: (place[0][a.method], a.engine, place[1][a.loss], a.options)):
+        where = {"study": study, "method": arm.method, "engine": arm.engine}
+        own = {"loss": arm.loss, "options": arm.options}
+        title = "–" if arm.loss == "none" else LOSSES[arm.loss].title
+        row = [LEARNERS[arm.method].title, *([arm.engine] if several else [])]
+        row.append(f"{title} ({arm.options.replace(';', ', ')})" if arm.options else title)
+        for metric in SHOWN:
+            row.append(mean_spread(evidence.values(metric, **where, **own)))
+        for metric in ("a_tail", "a_mean"):
+            both = evidence.values(metric, **where, **own), evidence.values(metric, **where, loss="ce")
+            row.append("" if arm.loss in ("ce", "none") else change(paired_difference(*both)))
+        rows.append([*row, str(len(evidence.values("a_mean", **where, **own)))])
+    names = ["Method", *(["Engine"] if several else []), "Loss", *SHOWN.values()]
+    return table([*names, "A_Tail change", "A_Mean change", "Seeds"], rows)
+
+
+def other_pictures(pictures: dict[str, str]) -> list[str]:
+    """The pictures after the first."""
+    rest = [name for name in pictures if name != OVERVIEW]
+    return ["## Pictures", *shown(pictures, rest)] if rest else []
+
+
+def shown(pictures: dict[str, str], names: Iterable[str]) -> list[str]:
+    """Those of the pictures that were drawn, each with its caption, which begins with what the picture is of."""
+    titles = {name: re.split(r"[;:.] ", caption)[0] for name, caption in pictures.items()}
+    return [f"![{titles[name]}](images/{name}.svg)\n\n{pictures[name]}" for name in names if name in pictures]
+
+
+def repeat(evidence: Evidence) -> list[str]:
+    """Commands, settings tried, time and machine."""
+    parts = [
+        "## How to repeat it",
+        "`results/studies.yaml` has the runs. With a folder of the photographs (`CUB_200_2011`, `flowers`, `pets`) and "
+        "a file of DeiT-Tiny's weights:",
+        "```bash\n"
+        "python scripts/results.py run cub photos=FOLDER weights=FILE jobs=2\n"
+        "python scripts/results.py collect cub\n"
+        "python scripts/results.py\n"
+        "```",
+        "The commands of a study are plain `pilot-tal compare` (`--dry-run` prints them); broken off, they go on.",
+    ]
+    trials = evidence.table("trials")
+    if trials is not None:
+        parts.append(
+            "Settings are LAMDA-PILOT's but for what `results/studies.yaml` names. Where a method hardly learned with "
+            "them, its learning rate was chosen once, by the training loss of CE on seed 1990, which is not reported, "
+            "and used for all losses. What was tried (mean training loss of the last epoch of the first two tasks; "
+            "ln 8 = 2.08 is chance):"
+        )
+        rows = [
+            [LEARNERS[t.method].title, t.settings or "as LAMDA-PILOT", f"{t.loss_1:.2f}", f"{t.loss_2:.2f}", t.chosen]
+            for t in trials.itertuples()
+        ]
+        parts.append(table(["Method", "Setting", "Task 1", "Task 2", "Used"], rows))
+    runs = evidence.runs
+    seeds = ", ".join(map(str, sorted(runs["seed"].unique())))
+    parts.append(
+        f"{len(runs)} runs, seeds {seeds}, one thread each, two at a time on two cores of an AMD EPYC, "
+        f"beside other work: {runs['minutes'].sum() / 60:.0f} hours of one busy core in all. Versions and "
+        "commit of each run are in its record, the commit also in `results/runs.csv`."
+    )
+    return parts
+
+
+def not_run() -> list[str]:
+    """What this page does not show."""
+    return [
+        "## What was not run",
+        "The paper's own cells (ViT-B/16 on the whole of CUB-LT, ImageNetR-LT and Food101-LT, 180 runs) need a GPU and "
+        "the images:",
+        "```bash\nbash scripts/reproduce_table.sh data_root=FOLDER gpus=0,1,2,3\n```",
+        "It ends with our numbers beside the paper's.",
+    ]
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; what follows the names is right-aligned."""
+    words = sum(name in ("Dataset", "Method", "Engine", "Loss", "Setting") for name in names)
+    rule = ["---"] * words + ["---:"] * (len(names) - words)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (names, rule, *rows))
+
+
+def average(values: dict[int, float]) -> float:
+    return sum(values.values()) / len(values)
+
+
+def mean(values: dict[int, float]) -> str:
+    return f"{average(values):.1f}" if values else "–"
+
+
+def mean_spread(values: dict[int, float]) -> str:
+    values = {seed: value for seed, value in values.items() if not math.isnan(value)}
+    if not values:
+        return "–"
+    found = spread(list(values.values()))
+    return f"{found.mean:.1f}" + ("" if found.std is None else f" ± {found.std:.1f}")
+
+
+def change(difference: Difference | None) -> str:
+    """`+4.3 [−2.9, +11.6]`; without an interval where there is one value."""
+    if difference is None:
+        return "–"
+    text = signed(difference.mean)
+    return text if difference.low is None else f"{text} [{signed(difference.low)}, {signed(difference.high)}]"
+
+
+def signed(value: float | None) -> str:
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")

@@ -1,0 +1,156 @@
+"""Finished runs become lines of results/*.csv, once; and the studies are commands that can be run."""
+
+import csv
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import results
+from data_lt.errors import UserError
+from pilot_tal.plan.make import make_plan
+from pilot_tal.record.run_dir import load_run
+from pilot_tal.report.tal_state import mean_weights, read_states
+
+
+@pytest.fixture
+def kept(runs, tmp_path) -> Path:
+    """The runs where a test may change them."""
+    return Path(shutil.copytree(runs, tmp_path / "runs"))
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def loaded(runs: Path) -> dict:
+    return {run.record.loss.name: run for run in map(load_run, sorted(p.parent for p in runs.rglob("result.json")))}
+
+
+def test_two_runs_give_their_lines(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "STATES_OF", ("cub", "lae", "tal", "lam=0.9", "native", 1993))
+    assert results.collect_runs("cub", runs, tmp_path) == 2
+    found = loaded(runs)
+    ce, tal = lines(tmp_path / "runs.csv")
+    assert (ce["loss"], ce["options"], ce["weight"]) == ("ce", "", "") and (tal["loss"], tal["options"]) == (
+        "tal",
+        "lam=0.9",
+    )
+    for line, run in ((ce, found["ce"]), (tal, found["tal"])):
+        same = {"study": "cub", "method": "lae", "engine": "native", "seed": "1993", "tasks": "2", "classes": "6"}
+        assert {key: line[key] for key in same} == same and line["run"] == run.path.name
+        for name in results.SCALARS:
+            assert float(line[name]) == pytest.approx(run.metrics[name], abs=1e-6)
+        steps = run.step_log()
+        last = [np.mean([s["loss"] for s in steps if (s["task"], s["epoch"]) == (task, 1)]) for task in (0, 1)]
+        assert float(line["train_loss"]) == pytest.approx(np.mean(last), abs=1e-6)
+    assert float(tal["weight"]) == pytest.approx(np.mean(mean_weights(found["tal"])), abs=1e-6)
+
+    after = [line for line in lines(tmp_path / "tasks.csv") if line["loss"] == "tal"]
+    wanted = found["tal"].metrics["accuracy_after_task"]
+    assert [line["task"] for line in after] == ["1", "2"]
+    assert [float(line["accuracy"]) for line in after] == pytest.approx(wanted, abs=1e-6)
+    assert after[0]["old"] == ""  # the first task has no old classes
+
+    stream, per_class = found["ce"].record.stream, found["ce"].metrics["per_class"]
+    classes = {int(line["label"]): line for line in lines(tmp_path / "classes.csv") if line["loss"] == "ce"}
+    for place, label in enumerate(stream.class_order):
+        assert int(classes[label]["images"]) == stream.train_counts[place]
+        assert float(classes[label]["recall"]) == pytest.approx(per_class["accuracy"][place], abs=1e-6)
+
+    states, state = lines(tmp_path / "states.csv"), read_states(found["tal"])[1]
+    last = [line for line in states if (line["task"], line["step"]) == ("2", str(state.steps[-1] + 1))]
+    wanted = {stream.class_order[k]: q for k, q in zip(state.labels, state.q[-1], strict=True)}
+    assert {int(line["label"]): float(line["Q"]) for line in last} == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_same_again_is_the_same_file_and_other_runs_stay(runs, tmp_path):
+    results.collect_runs("pets", runs, tmp_path)
+    first = {path.name: path.read_bytes() for path in tmp_path.glob("*.csv")}
+    assert set(first) == {"runs.csv", "tasks.csv", "classes.csv"}
+    results.collect_runs("pets", runs, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.csv")} == first
+    results.collect_runs("demo", runs, tmp_path)
+    table = lines(tmp_path / "runs.csv")
+    assert [line["study"] for line in table] == ["demo", "demo", "pets", "pets"]  # sorted, the old ones as they were
+    assert [line for line in table if line["study"] == "pets"] == list(
+        csv.DictReader(first["runs.csv"].decode().splitlines())
+    )
+    assert (tmp_path / "classes.csv").read_bytes() == first["classes.csv"]  # the demo's classes are not kept
+
+
+def test_a_run_that_is_there_again_has_its_new_line_alone(runs, tmp_path):
+    results.collect_runs("pets", runs, tmp_path)
+    table = tmp_path / "runs.csv"
+    before = table.read_bytes()
+    text = before.decode()
+    ce = text.splitlines()[1]
+    table.write_text(text + ce.replace(",1993,", ",7,") + "\n" + ce.replace(",1993,", ",10,") + "\n", encoding="utf-8")
+    table.write_text(table.read_text(encoding="utf-8").replace(ce, ce.replace("fixed", "old").replace("pilot", "old")))
+    results.collect_runs("pets", runs, tmp_path)
+    found = lines(table)
+    assert [(line["loss"], line["seed"]) for line in found] == [
+        ("ce", "7"),
+        ("ce", "10"),
+        ("ce", "1993"),
+        ("tal", "1993"),
+    ]
+    assert [line["fidelity"] for line in found] == ["pilot"] * 4
+
+
+def test_two_runs_that_the_tables_cannot_tell_apart_are_refused(kept, tmp_path):
+    one = next(path.parent for path in kept.rglob("result.json"))
+    shutil.copytree(one, kept / "twin")
+    with pytest.raises(UserError, match="twin are of one method, loss and seed"):
+        results.collect_runs("pets", kept, tmp_path)
+    assert not list(tmp_path.glob("*.csv"))
+
+
+def test_a_run_that_was_broken_off_is_timed_by_its_later_tasks(kept):
+    run = next(iter(loaded(kept).values()))
+    times = {"run.json": 1000, "result.json": 1600, "predictions/task00.csv": 400, "predictions/task01.csv": 1599}
+    for name, when in times.items():
+        os.utime(run.path / name, (when, when))
+    assert results.minutes(run) == pytest.approx(20)
+    os.utime(run.path / "predictions/task00.csv", (1300, 1300))
+    assert results.minutes(run) == pytest.approx(10)
+
+
+def test_unfinished_runs_are_left_out(kept, tmp_path):
+    found = loaded(kept)
+    for name in ("result.json", "predictions"):
+        path = found["ce"].path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert results.collect_runs("pets", kept, tmp_path) == 1
+    assert [line["loss"] for line in lines(tmp_path / "runs.csv")] == ["tal"]
+
+
+@pytest.mark.parametrize("study", results.studies())
+def test_every_study_is_a_plan(study):
+    assert results.studies()[study]["title"]
+    commands = results.study_commands(study, {"photos": "photos", "weights": "vit.safetensors"})
+    assert commands
+    for words in commands:
+        assert words[0] == "compare" and f"output=runs/results/{study}" in words and "{" not in " ".join(words)
+        plan = make_plan(words[1], words[2], words[3:])
+        assert {run.dataset for run in plan.runs} == {words[2]} and plan.runs
+
+
+def test_a_study_is_run_with_what_the_caller_gives(monkeypatch, capsys):
+    called = []
+
+    def run(words, **_):
+        called.append(words[3:])
+        return type("Done", (), {"returncode": 0})
+
+    monkeypatch.setattr(results.subprocess, "run", run)
+    assert results.run_study("cub", ["photos=P", "weights=W", "jobs=2"], "lae", dry_run=True) == 0 and not called
+    assert results.run_study("cub", ["photos=P", "weights=W", "jobs=2"], "lae", dry_run=False) == 0
+    (words,) = called
+    assert words[:3] == ["compare", "lae", "cub_lt"] and {"data_root=P", "weights=W", "jobs=2"} <= set(words)
+    assert capsys.readouterr().out.count("pilot-tal compare lae cub_lt") == 2
+    with pytest.raises(UserError, match="key=value"):
+        results.run_study("cub", ["photos"], "", dry_run=True)

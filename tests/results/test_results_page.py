@@ -1,0 +1,126 @@
+"""docs/results.md is what results/*.csv says: on the committed tables, and number by number on made-up ones."""
+
+import re
+
+import pytest
+from helpers.cli import ROOT
+from made_up import SEEDS, everything, run, write
+from results_page import Evidence, change, verdict, write_page
+
+from pilot_tal.metrics import Difference
+
+T_2, T_1 = 4.302653, 12.706205  # Student's 97.5 % quantiles with two and with one degree of freedom
+
+
+def arms(study, method, **losses) -> list[dict]:
+    """Runs on the three seeds: for each loss a list of A_Tail in percent; A_Mean is 10 points above."""
+    return [
+        run(study, method, loss, seed, tail=value / 100, mean=value / 100 + 0.1)
+        for loss, values in losses.items()
+        for seed, value in zip(SEEDS, values, strict=False)
+    ]
+
+
+def page_of(tmp_path, rows) -> str:
+    return write_page(write(tmp_path / "results", runs=rows), tmp_path / "docs").read_text(encoding="utf-8")
+
+
+def test_the_committed_page_is_rebuilt_from_the_committed_tables(tmp_path):
+    """Tables, page and pictures are committed together, or not at all."""
+    docs = ROOT / "docs"
+    there = {path.name for path in docs.glob("images/results_*.svg")}
+    if not (ROOT / "results" / "runs.csv").is_file():
+        assert not there and not (docs / "results.md").exists() and not list(ROOT.glob("results/*.csv"))
+        return
+    page = write_page(ROOT / "results", tmp_path)
+    assert (docs / "results.md").read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+    assert there == {path.name for path in tmp_path.glob("images/*.svg")} and "results_overview.svg" in there
+    for name in there:
+        assert (docs / "images" / name).read_bytes() == (tmp_path / "images" / name).read_bytes(), name
+
+
+def test_means_and_paired_changes_by_hand(tmp_path):
+    page = page_of(tmp_path, arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68)))
+    half = T_2 * 3 / 3**0.5  # the differences 5, 2 and 8 have a deviation of 3
+    interval = f"+5.0 [−{half - 5:.1f}, +{half + 5:.1f}]"
+    assert f"| CUB-LT (4 classes) | LAE | 50.0 | 55.0 | {interval} | 60.0 | 65.0 | {interval} | 3 |" in page
+    assert f"| LAE | TAL | 55.0 ± 11.8 | 65.0 ± 11.8 | 75.0 ± 11.8 | {interval} | {interval} | 3 |" in page
+    assert "| LAE | CE | 50.0 ± 10.0 | 60.0 ± 10.0 | 70.0 ± 10.0 |  |  | 3 |" in page
+
+
+def test_only_shared_seeds_are_compared(tmp_path):
+    page = page_of(tmp_path, arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52)))
+    assert f"+3.5 [−{T_1 * 1.5 - 3.5:.1f}, +{T_1 * 1.5 + 3.5:.1f}]" in page  # 5 and 2: half is t·(3/√2)/√2
+    assert "| LAE | 50.0 | 48.5 |" in page
+
+
+def test_one_seed_has_no_interval_and_a_missing_cell_is_a_dash(tmp_path):
+    rows = arms("cub", "lae", ce=(40,), tal=(45,)) + arms("flowers", "mos", ce=(40, 50, 60))
+    page = page_of(tmp_path, rows)
+    assert "| CUB-LT (4 classes) | LAE | 40.0 | 45.0 | +5.0 | 50.0 | 55.0 | +5.0 | 1 |" in page
+    assert "| Flowers-LT (4 classes) | MOS | 50.0 | – | – | 60.0 | – | – | 3 |" in page
+    assert "One cell says nothing general of the tail." in page and "nan" not in page
+
+
+def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
+    rows = arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68)) + arms(
+        "pets", "mos", ce=(40, 50, 60), tal=(41, 51, 61)
+    )
+    evidence = Evidence(write(tmp_path, runs=rows))
+    pooled, means = evidence.pooled("a_tail", "tal")
+    assert means == pytest.approx([5, 1]) and (pooled.mean, pooled.n) == (pytest.approx(3), 2)
+    half = T_1 * 8**0.5 / 2**0.5  # 5 and 1 have a deviation of √8
+    assert (pooled.low, pooled.high) == (pytest.approx(3 - half, abs=1e-4), pytest.approx(3 + half, abs=1e-4))
+    page = page_of(tmp_path, rows)
+    assert f"A_Tail +3.0 [−{half - 3:.1f}, +{half + 3:.1f}], higher in 2 of 2" in page
+    assert "For the tail these runs show no change beyond chance." in page
+
+
+def test_other_engines_options_and_baselines_are_not_pooled(tmp_path):
+    rows = arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68)) + arms("cub", "ranpac", ce=(1, 2, 3), tal=(9, 9, 9))
+    other = arms("cub", "mos", ce=(40, 50, 60), tal=(90, 90, 90))
+    rows += [{**line, "engine": "lamda-pilot"} for line in other]
+    rows += [{**line, "options": "lam=0.9"} for line in other]
+    assert Evidence(write(tmp_path, runs=rows)).pooled("a_tail", "tal")[1] == pytest.approx([5])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sentence"),
+    [
+        (0.1, 4, "It raises the tail beyond chance."),
+        (-4, -0.1, "It lowers the tail beyond chance."),
+        (-0.1, 4, "For the tail these runs show no change beyond chance."),
+        (0, 4, "For the tail these runs show no change beyond chance."),
+        (None, None, "One cell says nothing general of the tail."),
+    ],
+)
+def test_sentences_follow_the_interval(low, high, sentence):
+    assert verdict(Difference(1.0, low, high, 3), "tail") == sentence
+
+
+def test_an_unwelcome_change_is_told_as_plainly(tmp_path):
+    rows = [line for m in ("l2p", "lae", "mos") for line in arms("cub", m, ce=(40, 50, 60), tal=(38, 48, 58))]
+    rows += arms("pets", "lae", ce=(40, 50, 60), tal=(37, 47, 57))
+    page = page_of(tmp_path, rows)
+    assert "It lowers the tail beyond chance. It lowers the mean over all classes beyond chance." in page
+    assert "higher in 0 of 4" in page
+
+
+def test_changes_are_written_with_a_sign_and_a_true_minus():
+    assert change(None) == "–" and change(Difference(-0.04, None, None, 1)) == "0.0"
+    assert change(Difference(-1.26, -2.0, 0.5, 3)) == "−1.3 [−2.0, +0.5]"
+
+
+def test_every_picture_is_shown_where_its_data_are_and_only_there(tmp_path):
+    folder, docs = everything(tmp_path / "results", classes=12, tasks=2), tmp_path / "docs"
+    page = write_page(folder, docs).read_text(encoding="utf-8")
+    shown = re.findall(r"!\[.+\]\(images/(\w+)\.svg\)", page)
+    assert shown == [f"results_{name}" for name in ("overview", "tasks", "classes", "states", "ablation")]
+    assert sorted(shown) == sorted(path.stem for path in docs.glob("images/*.svg"))
+    before = {path.stem: path.read_bytes() for path in docs.glob("images/*.svg")}
+    for name in ("tasks", "classes", "states"):
+        (folder / f"{name}.csv").unlink()
+    page = write_page(folder, docs).read_text(encoding="utf-8")
+    after = {path.stem: path.read_bytes() for path in docs.glob("images/*.svg")}
+    assert after == {name: before[name] for name in ("results_ablation", "results_overview")}  # the same to the byte
+    assert "results_tasks" not in page
