@@ -39,7 +39,7 @@ def compare(
     """
     from pilot_tal.commands.arguments import show_plan
     from pilot_tal.engine.launch import conclude, launch
-    from pilot_tal.engine.launch_cells import Cells, command_line, run_arguments
+    from pilot_tal.engine.launch_cells import Cells, anywhere, command_line, run_arguments
     from pilot_tal.plan.make import make_plan
 
     given = settings or []
@@ -47,7 +47,7 @@ def compare(
     plan = make_plan(method, dataset, [item for item in given if not item.startswith(SLURM)], quick)
     if commands:
         for config in plan.runs:
-            typer.echo(command_line(*run_arguments(config, plan.machine, plan.plugins)))
+            typer.echo(command_line(*run_arguments(config, anywhere(plan.machine), plan.plugins)))
         return
     if slurm or for_slurm:
         from pilot_tal.engine.launch_slurm import submit

@@ -17,6 +17,7 @@ from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import choose_device
 from pilot_tal.plan.config import Machine, Plan
 from pilot_tal.record.lease import forget_dead
+from pilot_tal.record.plans import note_plan
 from pilot_tal.record.run_dir import LOG, is_finished, remove_leftovers
 from pilot_tal.stream.memory import free_memory
 
@@ -46,6 +47,8 @@ def launch(plan: Plan) -> Outcome:
     every = cells.all()
     check_output(Path(plan.machine.output))
     todo = [cell for cell in every if not _is_done(cell)]
+    if len(every) > 1:
+        note_plan(Path(plan.machine.output), (cell.path.name for cell in every))
     if len(todo) < len(every):
         typer.echo(f"{len(every) - len(todo)} of {len(every)} runs are done already", err=True)
     failed: list[Cell] = []
@@ -107,7 +110,7 @@ def _run_workers(cells: Cells, todo: Sequence[Cell], gpus: Sequence[str]) -> lis
     try:
         for cell in todo:  # what is wrong with one of them is said before anything starts
             run = cells.run(cell.config)
-            cell.steps = sum(run.steps(task) for task in run.tasks)
+            cell.images = run.settings.batch_size * sum(run.steps(task) for task in run.tasks)
         places = find_places(cells, todo, gpus)
         with Display() as display:
             return Workers(cells, places, machine.threads or threads, display).work(todo)

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import Shared, find_data, load_shared
 from pilot_tal.losses import LOSSES
-from pilot_tal.plan.config import QUICK_EPOCHS, Machine, Plan, RunConfig
+from pilot_tal.plan.config import AUTO, QUICK_EPOCHS, Machine, Plan, RunConfig
 from pilot_tal.plan.defaults import defaults
 from pilot_tal.plan.make import make_plan
 from pilot_tal.plan.parse import as_typed
@@ -25,12 +25,12 @@ from pilot_tal.schema import defaults_of
 
 @dataclass
 class Cell:
-    """One run of a plan, on its way."""
+    """One run of a plan, on its way; `images` are those that its training shows, about."""
 
     label: str
     config: RunConfig
     path: Path
-    steps: int = 0
+    images: int = 0
     tries: int = 0
     not_before: float = 0.0
     failure: str = ""
@@ -125,6 +125,11 @@ def run_arguments(config: RunConfig, machine: Machine, plugins: tuple[str, ...] 
     items = [f"{'epochs' if key == 'tuned_epoch' else key}={as_typed(value)}" for key, value in changed.items()]
     quick = ["--quick"] if config.quick else []
     return ["run", config.method, config.dataset, *loss, f"seed={config.seed}", *items, *named, *quick]
+
+
+def anywhere(machine: Machine) -> Machine:
+    """The machine's settings for a run that another launcher finds a place for."""
+    return replace(machine, jobs=AUTO, gpus=None)
 
 
 def plan_of(arguments: Sequence[str]) -> Plan:

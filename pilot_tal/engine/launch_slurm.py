@@ -22,7 +22,7 @@ import typer
 
 from data_lt.errors import UserError
 from pilot_tal.engine.launch import check_output, launch
-from pilot_tal.engine.launch_cells import Cell, Cells, command_line, plan_of, run_arguments
+from pilot_tal.engine.launch_cells import Cell, Cells, anywhere, command_line, plan_of, run_arguments
 from pilot_tal.plan.config import Machine, Plan
 from pilot_tal.plan.parse import parse_items
 from pilot_tal.record.plans import note_plan, planned, queued_jobs
@@ -209,7 +209,7 @@ def _not_queued(output: Path, cells: Sequence[Cell]) -> list[Cell]:
 def _on_a_node(machine: Machine, config: SlurmConfig) -> Machine:
     """One run at a time; without a GPU it uses the cores that the job has."""
     threads = machine.threads or (None if config.gpus else config.cpus)
-    return replace(machine, jobs="auto", gpus=None, jobs_per_gpu=1, threads=threads)
+    return replace(anywhere(machine), jobs_per_gpu=1, threads=threads)
 
 
 def _script(output: Path, config: SlurmConfig, jobs: int) -> str:

@@ -68,7 +68,7 @@ class Workers:
         self.running: list[Worker] = []
         self.done: list[Cell] = []
         self.failed: list[Cell] = []
-        self.pace: dict[tuple[str, str], float] = {}  # seconds a step, by method and dataset
+        self.pace: dict[tuple[str, str], float] = {}  # seconds an image, by method and dataset
 
     def work(self, todo: Sequence[Cell]) -> list[Cell]:
         """Works on all cells; gives those that failed. However this ends, no process is left."""
@@ -174,7 +174,7 @@ class Workers:
                     if owner_of(cell.path) is None:
                         write_text(cell.path / ERROR, content + "\n")
             if kind == "done":
-                self.pace[_kind(cell)] = (time.monotonic() - worker.started) / max(1, cell.steps)
+                self.pace[_kind(cell)] = (time.monotonic() - worker.started) / max(1, cell.images)
             self._end(cell, kind, content)
 
     def _end(self, cell: Cell, kind: str, content: str = "") -> None:
@@ -196,11 +196,11 @@ class Workers:
             if worker.status is not None and worker.status.left is not None:
                 going.append(worker.status.left)
                 whole = time.monotonic() - worker.started + worker.status.left
-                pace.setdefault(_kind(worker.cell), whole / max(1, worker.cell.steps))
+                pace.setdefault(_kind(worker.cell), whole / max(1, worker.cell.images))
         if not pace:
             return 0.0
         usual = sum(pace.values()) / len(pace)
-        later = sum(cell.steps * pace.get(_kind(cell), usual) for cell in self.waiting)
+        later = sum(cell.images * pace.get(_kind(cell), usual) for cell in self.waiting)
         return max((sum(going) + later) / self.places, *going)
 
     def _stop(self) -> None:

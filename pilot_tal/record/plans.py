@@ -19,8 +19,10 @@ _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE
 
 
 def note_plan(output: Path, runs: Iterable[str], jobs: Mapping[str, str] | None = None) -> None:
-    """Notes the names of a plan's runs, and the SLURM jobs that were given some of them."""
+    """Notes the names of a plan's runs, unless they all are noted, and the SLURM jobs that were given some of them."""
     names = list(runs)
+    if not jobs and planned(output).keys() >= set(names):
+        return
     file = output / PLANS / f"{short_hash(names)}.json"
     before = _read(file)
     write_json(file, {name: (jobs or {}).get(name, before.get(name, "")) for name in names})

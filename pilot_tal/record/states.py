@@ -12,6 +12,7 @@ from pilot_tal.record.run_dir import ERROR, RECORD, is_finished, read_run_record
 
 STATES = ("done", "running", "queued", "failed", "stopped", "not started")
 SILENT_SECONDS = 120.0
+NEVER_BEGUN = "it never began: the log of the job tells why, if there is one; else its node cannot write this folder"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _state(name: str, path: Path, job: str, queue: Mapping[str, QueuedJob] | Non
     if job and queue is None:
         return RunState(name, "queued", f"job {job}", "squeue does not answer")
     if job:
-        return RunState(name, "stopped", f"job {job} ended", after)
+        return RunState(name, "stopped", f"job {job} ended", after or NEVER_BEGUN)
     return RunState(name, "stopped" if path.is_dir() else "not started", "", after)
 
 

@@ -130,6 +130,8 @@ def test_stopped_all_end_within_seconds(sent, expected, images, tmp_path):
     assert "stopped; the same command goes on after the last finished task" in rest
     assert "Traceback" not in rest + "".join(said(tmp_path / "runs"))
     assert not any(Path(f"/proc/{child}").exists() for child in children)
+    shown = command("status", tmp_path / "runs")[1]  # those that nobody has begun included
+    assert "3 runs: 2 stopped, 1 not started" in shown
 
 
 def children_of(pid: int) -> list[int]:
@@ -198,7 +200,9 @@ def test_commands_make_the_same_runs(more, images, tmp_path, monkeypatch):
     grid = GRID if "init_cls=2" not in more else GRID[1:]
     wanted = [item for item in settings(images, tmp_path / "a b", *grid, *more) if item not in ("n_max=6",) or not more]
     plan = make_plan("l2p,mos", "folder_lt", wanted, quick=not more)
-    status, printed = command("compare", "l2p,mos", "folder_lt", *wanted, "--commands", *([] if more else ["--quick"]))
+    here = ["jobs=3"]  # is for this machine, and not for whoever takes the commands
+    quick = [] if more else ["--quick"]
+    status, printed = command("compare", "l2p,mos", "folder_lt", *wanted, *here, "--commands", *quick)
     lines = printed.splitlines()
     assert status == 0 and len(lines) == len(plan.runs) == len(set(labels(plan.runs)))
     for line, config in zip(lines, plan.runs, strict=True):
@@ -303,6 +307,25 @@ def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypat
     assert jobs(int((cells.shared_bytes() + 3.5 * one) / launching.MEMORY_SHARE)) == 3
     vit = sum(tensor.nbytes for tensor in run.shared.backbone.state_dict().values())
     assert cells.shared_bytes() == vit + run.shared.store.decoded_bytes() > vit
+
+
+def test_cells_are_measured_by_the_images_they_show(images, tmp_path, monkeypatch):
+    """So the time left holds for methods with other batches: LAE's has 128 images, L2P's 16."""
+    seen = {}
+
+    class Spy:
+        def __init__(self, *_):
+            pass
+
+        def work(self, todo):
+            seen.update({cell.config.method: cell.images for cell in todo})
+            return []
+
+    monkeypatch.setattr(launching, "Workers", Spy)
+    wanted = settings(images, tmp_path, "losses=ce", "seeds=1", "epochs=3")
+    launching.launch(make_plan("l2p,lae", "folder_lt", wanted))
+    tasks, epochs = 2, 3
+    assert seen == {"l2p": tasks * epochs * 16, "lae": tasks * epochs * 128}
 
 
 def test_a_cell_is_pinned_to_its_gpu(tmp_path):

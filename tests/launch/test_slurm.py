@@ -138,17 +138,17 @@ def wait_for(condition, seconds: float = 600):
 @pytest.mark.slurm
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 class TestCluster:
-    """A plan of nine cells: one fails, one job is cancelled, one killed, one told that its time is over."""
+    """A plan of twelve cells: three fail, one job is cancelled, one killed, one told that its time is over."""
 
-    GRID = ("seeds=1,2,3", "losses=ce,faulty", "faulty.way=sleeps,sentence", FAULTY, "jobs=2")
+    GRID = ("seeds=1,2,3", "losses=ce,tal,faulty", "faulty.way=sleeps,sentence", FAULTY, "jobs=1")
 
     def test_a_whole_plan(self, cluster, pilot, images, tmp_path, monkeypatch):
         monkeypatch.setenv("FAULTY", str(tmp_path))
         output = tmp_path / "slurm"
         given = settings(images, output, *self.GRID)
-        compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "time=30", "cells_per_job=3")
+        compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "time=30", "cells_per_job=4")
         status, printed = pilot(*compare)
-        assert status == 0 and "submitted 9 of 9 runs in 3 jobs" in printed, printed
+        assert status == 0 and "submitted 12 of 12 runs in 3 jobs" in printed, printed
         assert pilot(*compare)[1].startswith("nothing to submit")
         self._disturb(cluster, output)
         (tmp_path / "wake").touch()
@@ -161,7 +161,7 @@ class TestCluster:
         report = next((output / "report").glob("*/index.html"))
         before = report.stat().st_mtime_ns
         status, printed = pilot(*compare)  # what was cancelled or killed, and what failed
-        assert status == 0 and "submitted 4 of 9 runs in 2 jobs" in printed, printed
+        assert status == 0 and "submitted 4 of 12 runs in 1 jobs" in printed, printed
         cluster.wait()
         newest = max(file.stat().st_mtime_ns for file in output.glob("folder_lt-*/*"))
         assert report.stat().st_mtime_ns > max(before, newest)  # the report comes last
@@ -169,8 +169,8 @@ class TestCluster:
         whole = settings(images, tmp_path / "here", *self.GRID, "threads=1")
         status, printed = pilot("compare", "l2p", "folder_lt", *whole, "--quick")
         assert status == 1, printed
-        assert finished(output) == finished(tmp_path / "here") and len(finished(output)) == 6
-        assert sorted(run["state"] for run in running(output).values()) == ["done"] * 6 + ["failed"] * 3
+        assert finished(output) == finished(tmp_path / "here") and len(finished(output)) == 9
+        assert sorted(run["state"] for run in running(output).values()) == ["done"] * 9 + ["failed"] * 3
 
     def _disturb(self, cluster, output: Path) -> None:
         """Both running jobs sleep in the second task of a cell; the third job comes when there is room."""

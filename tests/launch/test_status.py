@@ -47,7 +47,7 @@ def test_every_state(folder, tmp_path, monkeypatch):
         "b-queued": ("queued", "job 7_0", "Resources"),
         "c-failed": ("failed", "", "it was too much"),
         "d-again": ("queued", "job 7_1", "Priority"),
-        "e-ended": ("stopped", "job 7_2 ended", ""),
+        "e-ended": ("stopped", "job 7_2 ended", states.NEVER_BEGUN),
         "f-begun": ("stopped", "", ""),
         "g-failed-in-job": ("failed", "job 7_3", "it was too much"),
         done.name: ("done", "", ""),
@@ -90,6 +90,9 @@ def test_plans_are_joined_and_the_last_job_counts(tmp_path):
     note_plan(tmp_path, ["a", "b"], {"a": "1_0", "b": "1_1"})
     note_plan(tmp_path, ["b", "c"])
     note_plan(tmp_path, ["a", "b"], {"b": "2"})
+    assert len(list((tmp_path / plans.PLANS).iterdir())) == 2
+    note_plan(tmp_path, ["c", "a"])  # known already
+    assert len(list((tmp_path / plans.PLANS).iterdir())) == 2
     (tmp_path / plans.PLANS / "zz.json").write_text("[1")
     assert planned(tmp_path) == {"a": "1_0", "b": "2", "c": ""}
 
