@@ -14,6 +14,8 @@ from data_lt.manifest import Manifest, read_manifest
 from data_lt.pools import Pool, shortened
 from data_lt.prepare import MissingImages, build_manifest, find_pool, is_shipped, locate, make_recipe
 from data_lt.split import Recipe
+from pilot_tal.plan.parse import split_values
+from pilot_tal.plan.plugins import load_plugins
 
 
 def _option(help: str, *names: str, default: str | bool = "the dataset's") -> typer.models.OptionInfo:
@@ -36,6 +38,7 @@ def build(
     rho: Annotated[float | None, _option("Imbalance n_max / n_min, in place of n_min.")] = None,
     test_per_class: Annotated[int | None, _option("Test images of every class.")] = None,
     folder: Annotated[str | None, _option("The images' folder, if its name is unusual.", default=False)] = None,
+    plugins: Annotated[str, _option("Modules or files that register further sets.", default=False)] = "",
 ) -> None:
     """Build long-tailed training sets from the images you have, and look at them.
 
@@ -50,6 +53,7 @@ def build(
 
       pilot-tal build folder_lt --data-root my/images --n-max 200 --rho 50 --test-per-class 25
     """
+    load_plugins(tuple(split_values(plugins)))
     root, target = given_path(data_root, "--data-root"), given_path(out, "--out")
     options = {"law": law, "shape": shape, "seed": seed, "n_max": n_max, "n_min": n_min, "rho": rho}
     jobs = []

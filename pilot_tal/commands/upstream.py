@@ -55,6 +55,7 @@ Weights = Annotated[
 Classifier = Annotated[
     str, typer.Option(help="Whose predictions are recorded: cnn, or nme (nearest class mean) in PyCIL.")
 ]
+Plugins = Annotated[str, typer.Option(help="Modules or files that register losses or datasets.", show_default=False)]
 Python = Annotated[
     Path,
     typer.Option(help="Interpreter of the checkout's environment.", show_default="that of scripts/setup_upstream.sh"),
@@ -74,6 +75,7 @@ def upstream(
     workers: Workers = None,
     weights: Weights = None,
     classifier: Classifier = "cnn",
+    plugins: Plugins = "",
     python: Python = ROOT / ".venv-upstream" / "bin" / "python",
 ) -> None:
     """Run a learner of an unmodified LAMDA-PILOT or PyCIL checkout with one of our losses.
@@ -93,11 +95,12 @@ def upstream(
             f"python must be the interpreter of the checkout's environment, but {python} does not exist; "
             f"make it with: bash scripts/setup_upstream.sh {checkout}"
         )
+    from pilot_tal.plan.parse import split_values
     from pilot_tal.record.run_dir import is_finished
     from pilot_tal.upstream.plan import Request, make_jobs
 
     asked = Request(checkout, config, list(dict.fromkeys(loss or [])), dataset, seed or [], images, runs, device,
-                    workers, weights, classifier, settings or [])  # fmt: skip
+                    workers, weights, classifier, settings or [], tuple(split_values(plugins)))  # fmt: skip
     jobs = make_jobs(asked)
     for number, job in enumerate(jobs, start=1):
         typer.echo(f"run {number} of {len(jobs)}: {job.run_dir}")

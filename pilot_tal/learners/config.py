@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pilot_tal.schema import Rule
 
-Count = Annotated[int, Rule(low=1, high=100_000)]
 Blocks = Annotated[tuple[int, ...], Rule("blocks of the ViT, from 0", 0, 999, unique=True)]
-Rate = Annotated[float, Rule(low=0, high=1000)]
-Share = Annotated[float, Rule(low=0, below=1)]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,15 @@ def load_plugins(names: tuple[str, ...] = ()) -> None:
         _load(name)
 
 
+def absolute(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The same modules and files, for a process that works in another folder."""
+    return tuple(str(_file(name).resolve()) if _file(name).is_file() else name for name in names)
+
+
+def _file(name: str) -> Path:
+    return Path(name if name.endswith(".py") else f"{name}.py")
+
+
 @cache
 def _installed() -> tuple[str, ...]:
     return tuple(entry.value for entry in entry_points(group=GROUP))
@@ -26,7 +35,7 @@ def _installed() -> tuple[str, ...]:
 @cache
 def _load(name: str) -> None:
     """Once a process: what registers itself twice is refused."""
-    file = Path(name if name.endswith(".py") else f"{name}.py")
+    file = _file(name)
     try:
         if not file.is_file():
             importlib.import_module(name.partition(":")[0])

@@ -60,11 +60,13 @@ def run(job: Job) -> None:
 
     import pilot_tal._torchvision  # noqa: F401
     from pilot_tal.losses import build_loss
+    from pilot_tal.plan.plugins import load_plugins
     from pilot_tal.record.lease import leased
     from pilot_tal.upstream.supervision import Supervision
     from pilot_tal.upstream.swap import Patches, swap
     from pilot_tal.upstream.writer import RunWriter
 
+    load_plugins(tuple(job.plugins))
     # A learner that trains nothing never asks for its loss.
     criterion = build_loss(job.loss, **job.record["loss"]["options"]) if learner.trains else build_loss("ce")
     environment = _environment(job, toolbox, learner, versions)

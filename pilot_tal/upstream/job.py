@@ -51,6 +51,7 @@ class Job:
         weights: A file of ViT weights, "random", or None for the checkout's own download.
         vit: Changes to the ViT's shape, for trials.
         classifier: Whose predictions are recorded: "cnn", or "nme" (nearest class mean, where there is one).
+        plugins: Modules or files that register losses of the user's own.
     """
 
     repo: str
@@ -65,6 +66,7 @@ class Job:
     weights: str | None = None
     vit: dict[str, Any] = field(default_factory=dict)
     classifier: str = "cnn"
+    plugins: list[str] = field(default_factory=list)
 
     @property
     def method(self) -> str:

@@ -17,6 +17,7 @@ from pilot_tal.backbone.load import file_fingerprint
 from pilot_tal.losses import LOSSES, build_loss
 from pilot_tal.plan.config import DataConfig
 from pilot_tal.plan.parse import parse_items
+from pilot_tal.plan.plugins import absolute, load_plugins
 from pilot_tal.record.run_record import (
     NO_LOSS,
     BackboneRecord,
@@ -67,6 +68,7 @@ class Request:
     weights: str | None = None
     classifier: str = "cnn"
     overrides: Sequence[str] = field(default_factory=tuple)
+    plugins: tuple[str, ...] = ()
 
 
 def make_jobs(request: Request) -> list[Job]:
@@ -75,6 +77,7 @@ def make_jobs(request: Request) -> list[Job]:
     Raises:
         UserError: The checkout, its config, the data or an option is not as it must be.
     """
+    load_plugins(request.plugins)
     repo = request.repo.resolve()
     toolbox = find_toolbox(repo)
     args = _read_config(repo, toolbox, request.config)
@@ -107,7 +110,7 @@ def make_jobs(request: Request) -> list[Job]:
     }
     shared = Job(
         str(repo), "", args, {}, constants, data, str(request.data_root.resolve()), _devices(request.device),
-        request.workers, weights, vit, request.classifier,
+        request.workers, weights, vit, request.classifier, list(absolute(request.plugins)),
     )  # fmt: skip
     chosen = [_loss(loss, options.get(loss, {})) for loss in losses or [NO_LOSS]]
     return [

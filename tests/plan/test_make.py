@@ -52,6 +52,11 @@ def test_everything_can_be_set():
     assert make_plan("l2p", "cub_lt", ["init_milestones=[3,5]"]).runs[0].method_config.init_milestones == (3, 5)
 
 
+def test_a_folder_is_no_part_of_the_split():
+    (run,) = make_plan("lae", "cub_lt", ["folder=mine", "manifest=list.txt", "losses=ce", "seeds=1"]).runs
+    assert (run.data.folder, run.data.manifest) == ("mine", "list.txt")
+
+
 def test_changes_are_told_with_their_defaults():
     run = make_plan("l2p", "cub_lt", ["tasks=10", "batch_size=16", "n_max=40", "n_min=3", "tal.r=2"]).runs[1]
     assert run.changed == {"tasks": [10, 5], "n_min": [3, 2], "r": [2.0, 1.0]}

@@ -45,10 +45,12 @@ def test_an_installed_package_is_found_by_its_entry_point(tmp_path):
     info = tmp_path / "birds-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: birds\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[pilot_tal.plugins]\nbirds = birds\n")
-    done = process("list", env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, cwd=tmp_path)
-    printed = done.communicate()[0]
-    assert done.returncode == 0 and "birds_lt" in printed and "Half of CE" in printed, printed
+    (info / "entry_points.txt").write_text("[pilot_tal.plugins]\nbirds = birds:Half\n")
+    for command in (["list"], ["build", "birds_lt", "--data-root", make_images(tmp_path / "images"), "-o", "out"]):
+        done = process(*command, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, cwd=tmp_path)
+        printed = done.communicate()[0]
+        assert done.returncode == 0 and "birds_lt" in printed, printed
+        assert command != ["list"] or "Half of CE" in printed
 
 
 @pytest.mark.parametrize("kind", ["dataset", "loss", "method"])

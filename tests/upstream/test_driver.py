@@ -163,19 +163,36 @@ def test_a_dataset_of_the_checkouts_own(inside, pilot, images, tmp_path, any_env
     assert snapshot(repo) == before
 
 
+HALF = """
+from pilot_tal.losses import LOSSES, TaskLoss
+import torch.nn.functional as F
+
+@LOSSES.register
+class Half(TaskLoss):
+    name, title = "half", "Half of CE"
+
+    def batch_loss(self, logits, targets, values):
+        return F.cross_entropy(logits, targets) / 2
+"""
+
+
 def test_replayed_classes_keep_their_state(pycil, images, tmp_path):
     """The real command line, from settings to report, with a toolbox that needs no more than we have."""
     before = snapshot(pycil)
     command = ("upstream", "--repo", pycil, "--config", "exps/replay.json", "--loss", "ce", "--loss", "tal",
-               "--dataset", "folder_lt", "--data-root", images, "--python", sys.executable, "--workers", 0,
+               "--loss", "half", "--plugins", "half", "--dataset", "folder_lt", "--data-root", images,
+               "--python", sys.executable, "--workers", 0,
                "init_epoch=2", "epochs=1", "tal.lam=0.9", *DATA_SETTINGS)  # fmt: skip
+    (tmp_path / "half.py").write_text(HALF)
     done = process(*command, cwd=tmp_path)
     printed = done.communicate()[0]
     assert done.returncode == 0, printed
     assert "standin: task 1" in printed
     assert "workaround few_exemplars" in printed and "workaround few_classes" in printed
     assert snapshot(pycil) == before
-    ce, tal = (load_run(path) for path in find_runs([tmp_path / "runs"]))
+    ce, half, tal = (load_run(path) for path in find_runs([tmp_path / "runs"]))
+    assert half.record.loss.title == "Half of CE" and half.finished
+    assert half.step_log()[0]["loss"] == pytest.approx(ce.step_log()[0]["loss"] / 2)
     assert ce.record.engine.name == tal.record.engine.name == "pycil"
     assert ce.record.conditions() == tal.record.conditions()  # told apart by their loss and nothing else
     assert [{len(line["Q"]) for line in tal.state_log() if line["task"] == t} for t in (0, 1)] == [{3}, {6}]
@@ -186,7 +203,7 @@ def test_replayed_classes_keep_their_state(pycil, images, tmp_path):
         "lam": [0.9, 0.995],
     }
     again = run_command(*command, cwd=tmp_path)
-    assert again.status == 0 and (again.out + again.err).count("done already") == 2
+    assert again.status == 0 and (again.out + again.err).count("done already") == 3
     assert run_command("report", "runs", cwd=tmp_path).status == 0
     assert (tmp_path / "runs/report/index.html").is_file()
 
