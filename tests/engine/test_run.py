@@ -1,6 +1,9 @@
 """Whole runs through the command line: complete results, and nothing done twice."""
 
+import math
+
 import pytest
+import torch
 from helpers.cli import command
 from helpers.images import make_images
 from helpers.tiny import result_files, settings
@@ -148,6 +151,29 @@ def test_a_second_process_on_a_run_directory_says_so_and_stops(images, tmp_path)
     with leased(run):
         status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick")
     assert status == 2 and f"another process is working in {run}" in printed
+
+
+def test_a_loss_that_is_no_number_stops_the_run_says_where_and_is_forgotten_by_the_next_start(
+    images, tmp_path, monkeypatch
+):
+    wanted = ("run", "lae", "folder_lt", *settings(images, tmp_path, "batch_size=2", "loss=ce"), "--quick")
+    calls = []
+
+    def spoiled(self, logits, targets, values):
+        calls.append(1)
+        return torch.nn.functional.cross_entropy(logits, targets) * (math.inf if len(calls) == 7 else 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LOSSES["ce"], "batch_loss", spoiled)
+        status, printed = command(*wanted)
+    said = "the loss became NaN or infinite in task 2, epoch 2, step 2; lower init_lr, or use precision=fp32"
+    (path,) = find_runs([tmp_path])
+    assert status == 2 and f"error: {said}" in printed
+    assert (path / "error.txt").read_text() == f"{said}\n"
+    run = load_run(path)
+    assert not run.finished and run.tasks_done == 1
+    assert command(*wanted)[0] == 0 and load_run(path).finished
+    assert not (path / "error.txt").exists()
 
 
 def test_half_precision_computes_in_it_or_is_refused(images, tmp_path):
