@@ -43,6 +43,7 @@ def predict(
     from pilot_tal.model.results import FORMATS, csv_text, json_text, score, score_text, table_text
     from pilot_tal.plan.parse import split_values
     from pilot_tal.plan.plugins import load_plugins
+    from pilot_tal.report.display import number
 
     if output is not None and given_path(output, "--output").suffix.lower() not in FORMATS:
         raise UserError(f"--output must end in {' or '.join(FORMATS)}, got {output}")
@@ -55,11 +56,12 @@ def predict(
     found, unreadable = _label(model, files, top, batch_size)
     scores = score(model, found)
     if output is None:
-        typer.echo(table_text(found))
+        if found:
+            typer.echo(table_text(found))
     else:
         as_json = output.suffix.lower() == ".json"
         write_text(output, json_text(model, found, unreadable, scores) if as_json else csv_text(found))
-        typer.echo(f"{len(found)} images: {output}")
+        typer.echo(f"{number(len(found), 'image')}: {output}")
     if scores:
         typer.echo(score_text(scores))
     if unreadable:

@@ -37,7 +37,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         tensors = getattr(checkpoint, part)
         if tensors:
             name = f"{_name(done)}.{part}.safetensors"
-            _write(folder / name, tensors)
+            write_tensors(folder / name, tensors)
             files[name] = checksum(folder / name)
     write_json(folder / LATEST, {"format": FORMAT, "tasks_done": done, "files": files})
     clean_checkpoint(folder)
@@ -88,7 +88,8 @@ def _known(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Writes tensors as safetensors, whole or not at all."""
     with atomic_path(path) as temporary:  # safetensors wants whole tensors with memory of their own
         try:
             save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}, temporary)

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 from data_lt.errors import UserError
 from data_lt.files import checksum, given_path, staged_folder, write_json, write_text
+from pilot_tal.engine.checkpoint import write_tensors
 from pilot_tal.metrics import summarize, tail_classes
 from pilot_tal.model.card import model_card
 from pilot_tal.model.load import find_vit, load_model, restore_learner
@@ -58,9 +56,9 @@ def export_model(
         raise UserError(f"{run} is an exported model already; give the run directory that it came from")
     stored = load_run(run)
     with staged_folder(output) as folder:
-        _save(folder / LEARNER, model.learner.export_tensors())
+        write_tensors(folder / LEARNER, model.learner.export_tensors())
         if with_backbone:
-            _save(folder / VIT, model.learner.backbone.vit.state_dict())
+            write_tensors(folder / VIT, model.learner.backbone.vit.state_dict())
         if onnx:
             write_graph(model, folder / GRAPH)
         about = _about(model, stored, {file.name: checksum(file) for file in sorted(folder.iterdir())})
@@ -131,13 +129,6 @@ def _versions(record: RunRecord) -> dict[str, Any]:
             "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
         },
     }
-
-
-def _save(file: Path, tensors: dict[str, Tensor]) -> None:
-    try:
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, file)
-    except SafetensorError as error:  # what safetensors makes of a full disk
-        raise UserError(f"cannot write {file.name}: {error}") from error
 
 
 def _check_export(folder: Path, model: Model) -> None:

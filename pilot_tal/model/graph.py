@@ -6,6 +6,7 @@ import io
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,12 +63,20 @@ def write_graph(model: Model, file: Path) -> None:
                 verbose=False,
             )
             assert program is not None
+            _clear_traces(program.model)
             program.model.metadata_props["classes"] = json.dumps(model.classes, ensure_ascii=False)
             program.save(file, external_data=False)
     except Exception as error:  # the exporter has many of its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{model.record.method.title} cannot be written as an ONNX graph: {reason[:200]}") from error
     _compare(classifier, file, x)
+
+
+def _clear_traces(graph: Any) -> None:
+    """Removes the lines of code that the exporter notes at every node, with the paths of this machine."""
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
+    ClearMetadataAndDocStringPass()(graph)
 
 
 @torch.no_grad()

@@ -28,21 +28,27 @@ def watch_report(paths: Sequence[Path], output: Path, say: Callable[[str], None]
         What the page shows in the end; None if there was nothing to show.
 
     Raises:
-        UserError: a path is no folder of runs to begin with. What cannot be read later is said, and looked at again.
+        UserError: a path is no folder. Anything else that is wrong (no run has begun, one is damaged, the disk is full)
+            is said, and looked at again.
     """
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{str(path)!r} is not a directory; give run directories or a folder of them")
     drawn, before, said, done = None, None, "", False
     try:
         while not done:
-            seen, done, line = _look(paths)
-            if seen != before:
-                try:
+            try:
+                seen, done, counts = _look(paths)
+                changed, line = seen != before, f"{counts}: {output / 'index.html'}"
+                if changed:
                     drawn = draw_report(load_study(paths))
-                    line = f"{line}: {write_report(drawn, output, watched=True)}"
-                except UserError as error:  # no run has written its record yet, or the disk is full
-                    line, done = f"{line}: {error}", False
-                if line != said:
-                    say(f"{time.strftime('%H:%M:%S')} {line}")
-                before, said = seen, line
+                    write_report(drawn, output, watched=True)
+                    before = seen
+            except UserError as error:
+                changed, done, line = False, False, str(error)
+            if changed or line != said:
+                say(f"{time.strftime('%H:%M:%S')} {line}")
+                said = line
             if not done:
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         say("all runs are done")

@@ -79,6 +79,7 @@ def test_what_is_in_the_folder(world, tmp_path):
     assert about["metrics"] == json.loads((run / "result.json").read_text())["metrics"]
     text = (folder / "model.json").read_text() + (folder / "README.md").read_text()
     assert str(world.folder) not in text and os.getcwd() not in text  # nobody's business
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1  # none is private, for it is to be handed on
     names = set(load_model(run).learner.named_tensors())
     assert set(load_file(folder / "learner.safetensors")) == names  # statistics of the classes are not needed
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from helpers.cli import command
+from helpers.cli import ROOT, command
 from helpers.vit import tiny_vit
 from model_world import photo
 
@@ -47,6 +47,8 @@ def test_every_learner_is_a_graph_whatever_the_batch(method, tmp_path):
         record=SimpleNamespace(method=SimpleNamespace(title=method)),
     )
     write_graph(model, tmp_path / "model.onnx")
+    content = (tmp_path / "model.onnx").read_bytes()
+    assert str(ROOT).encode() not in content and b"site-packages" not in content  # nobody's business
     x = 3 * torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     normalised = (x - torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1)) / torch.tensor([0.2, 0.3, 0.4]).view(3, 1, 1)
     wanted = learner.probabilities(learner.scores(normalised)).numpy()
