@@ -63,4 +63,10 @@ def _curve(axes: Axes, states: list[TaskState], what: str, part: np.ndarray, lab
         high += [*values.max(axis=1), np.nan]
     if steps:
         axes.fill_between(steps, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        axes.plot(steps, mean, label=label, **look)
+        axes.plot(steps, mean, label=label, marker="o", markersize=3, markevery=_alone(mean), **look)
+
+
+def _alone(values: list[float]) -> list[int]:
+    """Places of values between gaps: the whole of a task with one step, where no line would show it."""
+    gaps = np.isnan([np.nan, *values, np.nan])
+    return np.flatnonzero(gaps[:-2] & ~gaps[1:-1] & gaps[2:]).tolist()

@@ -47,13 +47,14 @@ def paper_layout_table(study: Study) -> Table:
     titles = _place_titles(places)
     keys = [(place, key) for place in places for key in _COMPARED]
     columns = [("Method",), *((*titles[place], DEFINITIONS[key][0]) for place, key in keys)]
-    title = "Accuracy over all classes and over the tail, percent, means over seeds; the best of a method in bold"
-    table = Table("paper_layout", title, columns, 1)
     groups = _method_groups(study)
     everything = [arms for rows in groups.values() for arms in rows.values()]
     counted = {name: [p for arms in rows.values() for p in arms if arms[p].counts] for name, rows in groups.items()}
     tops = {k: _best_mean([arms.get(k[0]) for arms in everything], k[1]) for k in keys}
     rivals = {p: sum(p in found for found in counted.values()) for p in places}
+    title = "Accuracy over all classes and over the tail, percent, means over seeds; the best of a method in bold"
+    title += ", of all methods underlined" if max(rivals.values(), default=0) > 1 else ""
+    table = Table("paper_layout", title, columns, 1)
     for group, rows in groups.items():
         table.rules.add(len(table.rows))
         bests = {k: _best_mean([arms.get(k[0]) for arms in rows.values()], k[1]) for k in keys}

@@ -106,7 +106,7 @@ def column(browser, table, index):
 
 def test_a_click_on_a_title_sorts_its_table(browser, mixed_report):
     browser.open(mixed_report)
-    table = browser.find("main > .scroll table")[0]
+    (table,) = browser.find("main > .scroll[aria-label^='All settings'] table")
     titles = [head.text for head in table.find_elements("css selector", "th")]
     change = "Change of A_Tail (95 % interval)"
     for title, first in (("A_Tail", "descending"), ("Loss", "ascending"), (change, "descending")):
