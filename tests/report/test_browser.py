@@ -85,6 +85,14 @@ def test_the_page_never_scrolls_sideways(browser, report, width):
     assert whole <= shown <= width
 
 
+def test_on_a_phone_a_table_keeps_its_first_column_in_sight(browser, mixed_report):
+    browser.open(mixed_report, 390)
+    (region,) = browser.find("main > .scroll[aria-label^='All settings']")
+    assert browser.run("arguments[0].scrollLeft = 1000; return arguments[0].scrollLeft", region) > 100
+    left, _, width, _ = browser.box(region.find_element("css selector", "td"))
+    assert left == browser.box(region)[0] and width < 0.5 * 390
+
+
 @pytest.mark.parametrize("script", [True, False])
 def test_without_the_script_everything_can_be_read(browser, demo_report, tmp_path, script):
     text = demo_report.read_text(encoding="utf-8")
