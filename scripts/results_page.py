@@ -97,8 +97,9 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
     names = [f"{SHOWN[metric]} {loss}" for metric in ("a_tail", "a_mean") for loss in ("CE", "TAL", "change")]
     return [
         "# Results: what it measures on photographs",
-        "Every number here was made by this project and is rebuilt from the tables in `results/` by "
-        "`python scripts/results.py`. Accuracies in percent; a change is the mean over seeds of the difference to "
+        "Every number here was made by this project, and page and pictures are rebuilt from the tables in `results/`:",
+        "```bash\npython scripts/results.py\n```",
+        "Accuracies in percent; a change is the mean over seeds of the difference to "
         "cross-entropy (CE) on the same seed, in points, with its 95 % t-interval in brackets.",
         table(["Dataset", "Method", *names, "Seeds"], rows),
         *shown(pictures, [OVERVIEW]),

@@ -114,6 +114,7 @@ def test_changes_are_written_with_a_sign_and_a_true_minus():
 def test_every_picture_is_shown_where_its_data_are_and_only_there(tmp_path):
     folder, docs = everything(tmp_path / "results", classes=12, tasks=2), tmp_path / "docs"
     page = write_page(folder, docs).read_text(encoding="utf-8")
+    assert page.startswith("# ") and page.index("```bash\n") < page.index("## ", 2)  # as every page of the docs
     shown = re.findall(r"!\[.+\]\(images/(\w+)\.svg\)", page)
     assert shown == [f"results_{name}" for name in ("overview", "tasks", "classes", "states", "ablation")]
     assert sorted(shown) == sorted(path.stem for path in docs.glob("images/*.svg"))
