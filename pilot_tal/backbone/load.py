@@ -59,6 +59,19 @@ def pixel_statistics(choice: str, name: str, fidelity: str) -> Statistics | None
     return given_statistics(choice)
 
 
+def raw_pixels_note(statistics: Statistics | None, name: str, weights: str, fidelity: str) -> str | None:
+    """The sentence for the report on a run whose weights expect normalised pixels and do not get them, or None."""
+    expected = None if weights == "random" else _expected(name)
+    if statistics is not None or expected is None:
+        return None
+    mean, _, std = statistics_text(expected).partition("/")
+    as_there = fidelity == "pilot" and name in _PILOTS_OWN
+    return (
+        f"Pixels are not normalised (normalize=none), although the weights of {name} expect mean {mean} and deviation "
+        f"{std}{', as in LAMDA-PILOT' if as_there else '; normalize=auto would do so'}."
+    )
+
+
 def given_statistics(choice: str) -> Statistics:
     """The numbers of `MEAN/STD`, each one or three."""
     mean, std = (tuple(float(part) for part in side.strip("[]").split(",")) for side in choice.split("/"))

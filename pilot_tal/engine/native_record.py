@@ -1,11 +1,12 @@
 """The record of a run of our own engine, known before anything is loaded but the list of images."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import numpy as np
 
 from data_lt import LongTailedSet
-from pilot_tal.backbone.load import file_fingerprint, pixel_statistics, statistics_text
+from pilot_tal.backbone.load import Statistics, file_fingerprint, pixel_statistics, raw_pixels_note, statistics_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.plan.config import RunConfig
@@ -53,8 +54,16 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
         ),
         quick=config.quick,
         changed=dict(config.changed),
-        notes=("A quick run of a few steps: its numbers mean nothing.",) if config.quick else (),
+        notes=tuple(_notes(config, statistics)),
     )
+
+
+def _notes(config: RunConfig, statistics: Statistics | None) -> Iterator[str]:
+    settings = config.settings
+    if config.quick:
+        yield "A quick run of a few steps: its numbers mean nothing."
+    if raw := raw_pixels_note(statistics, settings.backbone, settings.weights, settings.fidelity):
+        yield raw
 
 
 def _task_sizes(config: RunConfig, classes: int) -> list[int]:

@@ -13,8 +13,10 @@ from data_lt.errors import UserError
 from pilot_tal import load_model
 from pilot_tal.backbone.demo_vit import demo_vit_path
 from pilot_tal.backbone.weights import build_backbone
+from pilot_tal.model.export import export_model
 from pilot_tal.record.run_dir import read_run_record, write_record
 from pilot_tal.record.run_record import EngineRecord
+from pilot_tal.report import build_report
 
 
 def test_a_folder_that_is_no_run(tmp_path, world):
@@ -91,6 +93,16 @@ def test_weights_from_a_file_are_found_where_the_run_had_them_or_given(tmp_path,
     save_file(state, file)
     with pytest.raises(UserError, match="is not the one that"):
         load_model(run)
+
+
+def test_raw_pixels_are_told_on_the_page_and_in_the_card(tmp_path, world):
+    file = tmp_path / "vit.safetensors"
+    save_file(state_of(build_backbone("vit_tiny_patch16_224", "random", 32)), file)
+    settings = ("backbone=vit_tiny_patch16_224", "img_size=32", f"weights={file}", "normalize=none")
+    run, told = world.run("simplecil", "pilot", *settings), "the weights of vit_tiny_patch16_224 expect mean 0.5"
+    assert told in build_report([run], tmp_path / "report").read_text(encoding="utf-8")
+    card = (export_model(run, tmp_path / "model") / "README.md").read_text(encoding="utf-8")
+    assert told in card.replace("\\", "")
 
 
 def test_random_weights_are_made_anew(world):

@@ -1,0 +1,40 @@
+"""What pixels a ViT gets, and what is said of those that get others than their weights expect."""
+
+import pytest
+
+from pilot_tal.backbone.load import pixel_statistics, raw_pixels_note
+
+PILOTS = "vit_base_patch16_224.augreg_in21k_ft_in1k"
+DEIT = "deit_tiny_patch16_224.fb_in1k"
+HALF = ((0.5,) * 3, (0.5,) * 3)
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize(
+    ("choice", "name", "fidelity", "wanted"),
+    [
+        ("auto", PILOTS, "pilot", None),
+        ("auto", "vit_base_patch16_224.augreg_in21k", "pilot", None),
+        ("auto", PILOTS, "fixed", HALF),
+        ("weights", PILOTS, "pilot", HALF),
+        ("auto", DEIT, "pilot", IMAGENET),
+        ("auto", DEIT, "fixed", IMAGENET),
+        ("none", DEIT, "fixed", None),
+        ("0.4/0.3", DEIT, "pilot", ((0.4,) * 3, (0.3,) * 3)),
+        ("auto", "demo_vit", "pilot", None),
+        ("weights", "demo_vit", "fixed", None),
+    ],
+)
+def test_what_each_vit_gets(choice, name, fidelity, wanted):
+    assert pixel_statistics(choice, name, fidelity) == wanted
+
+
+def test_raw_pixels_are_told_where_the_weights_expect_others():
+    assert raw_pixels_note(None, DEIT, "hub", "pilot") == (
+        f"Pixels are not normalised (normalize=none), although the weights of {DEIT} expect mean 0.485,0.456,0.406 and "
+        "deviation 0.229,0.224,0.225; normalize=auto would do so."
+    )
+    assert "as in LAMDA-PILOT." in raw_pixels_note(None, PILOTS, "hub", "pilot")
+    assert "normalize=auto would do so" in raw_pixels_note(None, PILOTS, "vit.npz", "fixed")
+    for statistics, name, weights in [(IMAGENET, DEIT, "hub"), (None, DEIT, "random"), (None, "demo_vit", "bundled")]:
+        assert raw_pixels_note(statistics, name, weights, "pilot") is None
