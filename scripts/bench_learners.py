@@ -9,6 +9,10 @@ activations only: about three plain forwards. The columns say how much of that l
              and MOS (no query), one for LAE while frozen; one for an evaluation from the second task on (LAE: two,
              online and offline; MOS, `fixed`: one, the newest adapter, as those before are cached)
     share    time of the limit divided by the time measured; above 100 % means faster than the plain forwards
+    work     what has to be multiplied, counted in plain forwards: the learner's own tokens, keys and adapters are in
+             it, and that a backward pass through attention is five products for two; what the last block computes of
+             tokens that nobody reads, or before the first learned tensor, is not
+    share    the same for it
 
 Plain forward and learner take turns, and the median of each is reported, so that a busy machine slows both alike.
 """
@@ -33,6 +37,7 @@ from pilot_tal.plan.defaults import method_config
 from pilot_tal.stream.task import TaskInfo
 
 METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
+BACKWARD_ATTENTION = 2.5  # the scores again and four gradients, beside scores and mixture of the forward pass
 
 
 @dataclass
@@ -70,6 +75,76 @@ class Bench:
         run()
         pairs = [(self.clock(self.plain), self.clock(run)) for _ in range(self.steps)]
         return tuple(statistics.median(times) for times in zip(*pairs, strict=True))
+
+
+class Work:
+    """Products (multiply-adds of an image) that a learner cannot do without."""
+
+    def __init__(self, vit: FrozenViT, learner: Learner):
+        block = vit.vit.blocks[0]
+        self.dim, self.depth = vit.dim, vit.depth
+        self.tokens = vit.vit.patch_embed.num_patches + 1
+        self.qkv, self.proj = block.attn.qkv.weight.numel(), block.attn.proj.weight.numel()
+        self.mlp = block.mlp.fc1.weight.numel() + block.mlp.fc2.weight.numel()
+        self.patches = (self.tokens - 1) * vit.vit.patch_embed.proj.weight.numel()
+        self.method, config = learner.name, learner.config
+        self.prompts = config.top_k * config.length if self.method == "l2p" else 0
+        self.width = config.ffn_num if self.method == "mos" else 0
+        self.keys: dict[int, int] = {}  # of a prefix, by block
+        if self.method == "dualprompt":
+            self.keys = dict.fromkeys(learner.g_blocks, config.g_prompt_length)
+            self.keys |= dict.fromkeys(learner.e_blocks, config.top_k * config.length)
+        elif self.method == "coda_prompt":
+            self.keys = dict.fromkeys((block for block, _ in learner._layers()), int(config.prompt_param[1]) // 2)
+        elif self.method == "lae":
+            self.keys = dict.fromkeys(learner.blocks, config.pet_length)
+
+    def plain(self) -> float:
+        """timm's forward."""
+        every = self.tokens * (self.qkv + self.proj + self.mlp) + 2 * self.tokens**2 * self.dim
+        return self.patches + self.depth * every
+
+    def query(self) -> float:
+        """A frozen forward that gives CLS alone."""
+        return self.patches + sum(sum(self._block(i, self.tokens, 1, {}, 0)) for i in range(self.depth))
+
+    def forward(self) -> float:
+        """A forward with what the learner adds, after the patches."""
+        return sum(sum(self._block(i, *self._added())) for i in range(self.depth))
+
+    def backward(self) -> float:
+        """Back to the first learned tensor; gradients of adapters are a third product beside two of activations."""
+        total = 0.0
+        for block in range(self.depth):
+            linear, attention, adapters = self._block(block, *self._added())
+            if block == 0 and self.method == "mos":
+                linear = attention = 0  # the adapter beside the first MLP is where it ends
+            elif block == 0 and not self.prompts:
+                linear -= self.tokens * self.qkv  # the first prefix needs no gradient of its block's input
+            total += linear + BACKWARD_ATTENTION * attention + 2 * adapters
+        return total
+
+    def _added(self) -> tuple[int, int, dict[int, int], int]:
+        return self.tokens + self.prompts, max(1, self.prompts), self.keys, self.width
+
+    def _block(self, block: int, tokens: int, kept: int, keys: dict[int, int], width: int) -> tuple[int, int, int]:
+        """Products of a block's linear layers, attention and adapter."""
+        rows = kept if block == self.depth - 1 else tokens
+        linear = tokens * self.qkv * 2 // 3 + rows * (self.qkv // 3 + self.proj + self.mlp)
+        own = keys.get(block, 0)
+        seen = tokens + own * (2 if self.method == "lae" else 1)  # its prefix has a softmax of its own as well
+        return linear, 2 * rows * seen * self.dim, 2 * rows * self.dim * width
+
+    def row(self, name: str) -> float:
+        """What a row of the table needs, in plain forwards."""
+        if name == "training":
+            needed = self.forward() + self.backward()
+            needed += self.patches if self.method in ("lae", "mos") else self.query()
+        elif name == "frozen epochs":
+            needed = self.patches + self.forward()
+        else:
+            needed = self.patches + self.forward() * (2 if self.method == "lae" else 1)
+        return needed / self.plain()
 
 
 def training_step(bench: Bench, learner: Learner, task: TaskInfo) -> Callable[[], None]:
@@ -113,15 +188,15 @@ def measure(bench: Bench, method: str) -> None:
     config = method_config(method, **({"crct_epochs": 1} if method == "mos" else {}))
     learner = build_learner(method, bench.backbone, config, 2 * classes, 2, fidelity).to(bench.device)
     tasks = [TaskInfo(i, 2, i * classes, (i + 1) * classes, (5,) * classes) for i in range(2)]
-    batch = len(bench.x)
+    batch, work = len(bench.x), Work(bench.backbone, learner)
 
     def row(name: str, times: tuple[float, float], forwards: float, memory: float) -> None:
         plain, own = times
-        print(
-            f"{method:<12} {name:<22} {batch / own:>9.1f} {own / plain:>9.2f} {forwards:>6.0f} "
-            f"{100 * forwards * plain / own:>7.0f} % {memory:>9.0f}",
-            flush=True,
-        )
+        needed = work.row(name)
+        limit = f"{forwards:>6.0f} {100 * forwards * plain / own:>7.0f} %"
+        least = f"{needed:>6.2f} {100 * needed * plain / own:>7.0f} %"
+        measured = f"{method:<12} {name:<22} {batch / own:>9.1f} {own / plain:>9.2f}"
+        print(f"{measured} {limit} {least} {memory:>9.0f}", flush=True)
 
     learner.begin_task(tasks[0])
     phases = [("frozen epochs", 0, 1), ("training", config.tuned_epoch - 1, 2)]
@@ -165,7 +240,8 @@ def main() -> None:
         f"{options.model} at {backbone.img_size[0]}, batch {options.batch}, {options.device}, "
         f"{options.precision}, {torch.get_num_threads()} threads; plain forward {options.batch / plain:.1f} images/s"
     )
-    print(f"{'method':<12} {'what':<22} {'images/s':>9} {'forwards':>9} {'limit':>6} {'share':>9} {'peak MB':>9}")
+    columns = f"{'limit':>6} {'share':>9} {'work':>6} {'share':>9} {'peak MB':>9}"
+    print(f"{'method':<12} {'what':<22} {'images/s':>9} {'forwards':>9} {columns}")
     for method in options.methods:
         measure(bench, method)
 
