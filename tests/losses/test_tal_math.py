@@ -12,6 +12,7 @@ from hypothesis import given
 from data_lt.errors import UserError
 from pilot_tal.losses.tal_math import (
     alignment_factor,
+    balance,
     exponential_kernel,
     max_strength,
     negative_weight,
@@ -64,6 +65,12 @@ def test_numpy_numbers_are_whole_numbers():
 def test_num_classes_below_two_is_refused(classes):
     with pytest.raises(UserError, match=r"num_classes must be .* at least 2, got"):
         steady_state(classes)
+
+
+def test_without_a_word_it_is_the_papers_with_r_1():
+    assert steady_state(20) == steady_state(20, 1.0, "paper") == pytest.approx(1 / 39)
+    assert alignment_factor(20) == alignment_factor(20, 1.0, "paper") == pytest.approx(39)
+    assert balance(20) == balance(20, 1.0, "paper")
 
 
 def test_the_fixed_point_of_the_mean_update_is_the_steady_state():

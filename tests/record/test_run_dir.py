@@ -64,6 +64,12 @@ def test_a_run_is_read_back(run):
     assert is_finished(run) and load_run(run).finished
 
 
+def test_a_log_holds_no_nan_which_json_does_not_know(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_log(tmp_path, "steps", 0, [{"loss": float("nan")}])
+    assert not (tmp_path / "steps").exists()
+
+
 def test_a_run_that_has_just_begun_has_nothing(tmp_path):
     assert not is_finished(tmp_path / "nothing")
     write_record(tmp_path, RECORD)

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from upstream_world import ROOT
+from helpers.cli import ROOT
 
 
 @pytest.mark.parametrize(

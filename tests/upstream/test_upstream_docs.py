@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from upstream_world import ROOT
+from helpers.cli import ROOT
 
 from pilot_tal.upstream.seams import check_seams
 from pilot_tal.upstream.sites import COLUMNS, LAMDA_PILOT, TOOLBOXES
