@@ -10,7 +10,7 @@ from plain_loops import EPOCH_STEPS, EPOCHS, LAST, PLAIN_LOOPS
 from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES, build_loss
 from pilot_tal.losses.base import KNOWLEDGE
-from pilot_tal.schema import defaults_of
+from pilot_tal.schema import defaults_of, settings_of
 from pilot_tal.stream.task import TaskInfo
 
 COUNTS = (60, 31, 12, 5, 2, 1)
@@ -208,6 +208,15 @@ def test_a_loss_knows_what_it_says_it_knows(name):
     assert knows in KNOWLEDGE
     assert torch.equal(plain, by_prior) == (knows != "the prior")
     assert torch.equal(plain, by_history) == (knows != "the counts so far")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_option_reaches_the_loss(name):
+    for option, setting in settings_of(LOSSES[name]).items():
+        if setting.default is not None:
+            others = [choice for choice in setting.rule.choices if choice != setting.default]
+            value = others[0] if others else 0.9 * setting.default
+            assert getattr(build_loss(name, **{option: value}), option) == pytest.approx(value), option
 
 
 @pytest.mark.parametrize("name", LOSSES)

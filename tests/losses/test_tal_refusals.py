@@ -97,6 +97,13 @@ def test_a_floor_above_the_calibrated_weight_is_said():
         TAL(1000, r=4.0)
 
 
+def test_a_floor_is_warned_of_only_above_the_calibrated_weight(recwarn):
+    TAL(10, eps=0.99 / 19)  # α = 2C − 1
+    assert not recwarn
+    TAL(10, eps=1.01 / 19)
+    assert len(recwarn) == 1
+
+
 def test_a_steady_state_too_small_for_float32_is_said():
     with pytest.warns(UserWarning, match=r"float32 cannot hold Q\*=2.1e-44 of 200 classes with r=0.05"):
         TAL(200, r=0.05)
