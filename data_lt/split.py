@@ -217,13 +217,13 @@ def _fit_n_max(sizes: Mapping[str, int], recipe: Recipe) -> int:
             label = min(sizes, key=lambda key: (sizes[key], key))
             raise UserError(
                 f"class {label!r} has {sizes[label]} images beside its {recipe.test_per_class} test images, "
-                f"fewer than n_min={recipe.n_min}; add images, or lower n_min or test_per_class"
+                f"fewer than n_min={recipe.n_min}; add images, or lower n_min (raise rho) or test_per_class"
             )
         return best
     if problem := misfit(recipe.quotas(len(sizes)), sizes):
         best = largest_n_max(sizes, recipe)
-        advice = "lower n_min or test_per_class" if best is None else f"the largest n_max that fits is {best}"
-        raise UserError(f"{problem}; {advice}")
+        lower = "lower n_min (raise rho) or test_per_class"
+        raise UserError(f"{problem}; {lower if best is None else f'the largest n_max that fits is {best}'}")
     return recipe.n_max
 
 

@@ -114,7 +114,7 @@ def _image_options(name: str, img_size: int | tuple[int, int] | None) -> dict[st
     if not timm.is_model(name):
         guess = nearest(name.split(".")[0], timm.list_models("*vit*") + timm.list_models("deit*"))
         hint = f"; did you mean {guess!r}?" if guess else ""
-        raise UserError(f"backbone {name!r} is not a model of timm{hint}")
+        raise UserError(f"backbone {name[:60]!r} is not a model of timm{hint}")
     if img_size is None:
         return {}
     with torch.device("meta"):  # its shape alone, without memory

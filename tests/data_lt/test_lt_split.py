@@ -160,7 +160,7 @@ def test_official_test_lists_give_the_test_images():
             "rank 1.*largest n_max that fits is 20",
         ),
         ({"a": range(30), "b": range(14)}, Recipe("none", n_max=20), "rank 2: .* 'b'.*fits is 4"),
-        ({"a": range(30), "b": range(12)}, Recipe(n_max=9, n_min=5), "lower n_min or test_per_class"),
+        ({"a": range(30), "b": range(12)}, Recipe(n_max=9, n_min=5), r"lower n_min \(raise rho\) or test_per_class"),
     ],
 )
 def test_pools_that_cannot_be_split_are_refused_by_name(pools, recipe, words):
