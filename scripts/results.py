@@ -43,6 +43,7 @@ SORTED = {  # the tables, and what their rows are sorted by
 BY_CLASS = ("cub", "flowers", "pets")  # studies whose classes are kept one by one
 STATES_OF = ("cub", "lae", "tal", "", "native", 1993)  # the one run whose Q and α·w are kept, by its KEY
 STATES_A_TASK = 24
+PLACES = ("photos", "weights", "pilot", "python")  # what the commands of a study leave to the caller
 
 
 def main() -> None:
@@ -78,30 +79,47 @@ def studies() -> dict[str, dict]:
 
 def study_commands(name: str, places: dict[str, str]) -> list[list[str]]:
     """The commands of a study, each as its words after `pilot-tal`."""
-    study = studies()[name]
+    study, output = studies()[name], f"runs/results/{name}"
     made = []
     for line in study["runs"]:
         methods, *own = line.split()
         dataset, *data = study["data"].split()
-        words = ["compare", methods, dataset, *data, *study["settings"].split(), *own, f"output=runs/results/{name}"]
-        made.append([word.format(**places) for word in words])
-    return made
+        made.append(["compare", methods, dataset, *data, *study["settings"].split(), *own, f"output={output}"])
+    for line in study.get("upstream_runs", ()):
+        config, *own = line.split()
+        checkout = ["--repo", "{pilot}", "--python", "{python}", "--config", config]
+        made.append(["upstream", *checkout, *study["upstream"].split(), *own, "--output", output])
+    return [[word.format(**places) for word in words] for words in made]
 
 
 def run_study(name: str, values: list[str], only: str, dry_run: bool) -> int:
     """Runs the commands one after the other; gives the worst of their statuses."""
     given = parse_items(values, aliases={})
-    places = {key: given.pop(key, key.upper()) for key in ("photos", "weights")}
+    places = {key: given.pop(key, key.upper()) for key in PLACES}
+    folder, number = studies()[name].get("few", ("", 0))
+    places["few"] = f"runs/results/few/{folder}_{number}"
+    if number and not dry_run:
+        link_classes(Path(places["photos"]) / folder, ROOT / places["few"], number)
     worst = 0
     for words in study_commands(name, places):
-        if not words[1].startswith(only):
+        if only and not words[1].startswith(only) and f"exps/{only}.json" not in words:
             continue
-        words += [f"{key}={value}" for key, value in given.items()]
+        words += [f"{key}={value}" for key, value in given.items()] if words[0] == "compare" else []
         print("pilot-tal", shlex.join(words), flush=True)
         if not dry_run:
             done = subprocess.run([sys.executable, "-m", "pilot_tal", *words], cwd=ROOT, check=False)
             worst = max(worst, abs(done.returncode))
     return worst
+
+
+def link_classes(photos: Path, folder: Path, number: int) -> None:
+    """A folder with the first classes of another, as links."""
+    if not photos.is_dir():
+        raise UserError(f"{photos} is not a folder; give photos=FOLDER")
+    folder.mkdir(parents=True, exist_ok=True)
+    for chosen in sorted(path for path in photos.iterdir() if path.is_dir())[:number]:
+        if not (folder / chosen.name).exists():
+            (folder / chosen.name).symlink_to(chosen.resolve(), target_is_directory=True)
 
 
 def collect_runs(study: str, folder: Path, results: Path) -> int:

@@ -131,12 +131,40 @@ def test_unfinished_runs_are_left_out(kept, tmp_path):
 @pytest.mark.parametrize("study", results.studies())
 def test_every_study_is_a_plan(study):
     assert results.studies()[study]["title"]
-    commands = results.study_commands(study, {"photos": "photos", "weights": "vit.safetensors"})
-    assert commands
-    for words in commands:
-        assert words[0] == "compare" and f"output=runs/results/{study}" in words and "{" not in " ".join(words)
+    commands = results.study_commands(study, {place: place for place in (*results.PLACES, "few")})
+    compared = [words for words in commands if words[0] == "compare"]
+    assert compared and all("{" not in " ".join(words) for words in commands)
+    for words in compared:
+        assert f"output=runs/results/{study}" in words
         plan = make_plan(words[1], words[2], words[3:])
         assert {run.dataset for run in plan.runs} == {words[2]} and plan.runs
+
+
+def test_the_original_runs_on_the_same_seeds_with_the_same_settings():
+    commands = results.study_commands("original", {place: place for place in results.PLACES})
+    ours, theirs = ([words for words in commands if words[0] == kind] for kind in ("compare", "upstream"))
+    for mine, original in zip(ours, theirs, strict=True):
+        (run, *_), seeds = (
+            make_plan(*mine[1:3], mine[3:]).runs,
+            [run.seed for run in make_plan(*mine[1:3], mine[3:]).runs],
+        )
+        assert original[original.index("--config") + 1] == f"exps/{mine[1]}.json"
+        assert [int(original[i + 1]) for i, word in enumerate(original) if word == "--seed"] == seeds
+        settings = dict(word.split("=") for word in original if "=" in word)
+        mine_too = run.method_config
+        assert float(settings["init_lr"]) == mine_too.init_lr and int(settings["batch_size"]) == mine_too.batch_size
+        assert int(settings["tuned_epoch"]) == mine_too.tuned_epoch and run.settings.fidelity == "pilot"
+        assert run.settings.tasks == 50 // int(settings["increment"]) and original[-1] == "runs/results/original"
+
+
+def test_the_first_classes_of_a_folder_are_linked(tmp_path):
+    for name in ("b", "a", "c"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    for _ in range(2):  # again, it does nothing
+        results.link_classes(tmp_path / "photos", tmp_path / "few", 2)
+    assert sorted(path.name for path in (tmp_path / "few").iterdir()) == ["a", "b"]
+    with pytest.raises(UserError, match="give photos=FOLDER"):
+        results.link_classes(tmp_path / "none", tmp_path / "few", 2)
 
 
 def test_a_study_is_run_with_what_the_caller_gives(monkeypatch, capsys):
