@@ -15,7 +15,7 @@ SIZES = (2, 2)
 def through_two_tasks(method, fidelity, device, waits):
     """Trains, ends and evaluates both tasks on a device; gives the predictions, and the waits of the training steps."""
     torch.manual_seed(0)
-    learner = make(method, SIZES, fidelity)
+    learner = make(method, SIZES, fidelity, tuned_epoch=1, **({"num_freeze_epochs": 0} if method == "lae" else {}))
     learner.backbone.to(device)
     learner.to(device)
     predicted, waited = [], []

@@ -8,6 +8,7 @@ import pytest
 from synthetic_runs import SEEDS, long_tailed_counts, write_comparison, write_run_directory
 
 from pilot_tal.losses import LOSSES
+from pilot_tal.record.run_dir import RESULT, read_sealed, write_sealed
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.report import build_report, tables
 from pilot_tal.report.grouping import load_study
@@ -28,6 +29,15 @@ def test_one_comparison_is_one_setting_with_two_arms(tmp_path):
     assert setting.title == "Demo-LT · L2P · 2 tasks · pilot"
     assert setting.baseline(setting.arms[1]) is setting.arms[0]
     assert setting.baseline(setting.arms[0]) is None
+
+
+def test_metrics_that_a_run_was_written_without_are_computed(tmp_path):
+    (path,) = write_comparison(tmp_path, losses=(("ce", 0),), seeds=(1,), **SMALL)
+    whole = read_sealed(path / RESULT)
+    fewer = {key: value for key, value in whole["metrics"].items() if key != "a_tail"}
+    write_sealed(path / RESULT, {**whole, "metrics": fewer})
+    (setting,) = load_study([tmp_path]).settings
+    assert setting.arms[0].runs[1].metrics == whole["metrics"]
 
 
 def test_difference_is_paired_by_seed(tmp_path):
@@ -99,6 +109,14 @@ def test_unfinished_runs_are_in_no_mean(tmp_path):
     tal = setting.arms[1]
     assert tal.seeds == [1993, 1994] and [run.record.seed for run in tal.unfinished] == [1995]
     assert tal.spread("a_tail").n == 2
+
+
+def test_a_setting_of_unfinished_runs_alone_is_not_among_the_finished(tmp_path):
+    write_comparison(tmp_path, seeds=(1,), **SMALL)
+    write_run_directory(tmp_path, method="lae", seed=1, tasks_done=1, **SMALL)
+    study = load_study([tmp_path])
+    assert [setting.method for setting in study.settings] == ["l2p", "lae"]
+    assert [setting.method for setting in study.finished] == ["l2p"]
 
 
 def test_runs_on_other_test_images_are_not_paired(tmp_path):
