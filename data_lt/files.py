@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and checksums."""
+"""Files written whole or not at all, texts that are safe in a CSV, and checksums."""
 
 import contextlib
 import hashlib
@@ -13,6 +13,8 @@ from typing import Any
 from data_lt.errors import UserError
 
 _LONGEST_NAME = 255  # bytes: what the usual file systems take
+_GUARD = "'"
+_FORMULA = tuple(f"=+-@\t\r\n＝＋－＠{_GUARD}")  # what makes a spreadsheet run a text, and our own mark
 
 
 def given_path(path: str | Path, name: str) -> Path:
@@ -117,6 +119,16 @@ def read_json(path: str | Path) -> Any:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
+
+
+def guarded(text: str) -> str:
+    """A text as it may stand in a CSV: with an apostrophe, as OWASP advises, before what a spreadsheet would run."""
+    return f"{_GUARD}{text}" if text.startswith(_FORMULA) else text
+
+
+def unguarded(text: str) -> str:
+    """What `guarded` made this of."""
+    return text.removeprefix(_GUARD)
 
 
 def checksum(path: str | Path, algorithm: str = "sha256") -> str:

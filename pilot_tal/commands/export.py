@@ -23,6 +23,7 @@ def export(
 
     Example: pilot-tal export runs/folder_lt-l2p-tal-s1993-1a2b3c4d -o model --with-backbone
     """
+    from data_lt.errors import command
     from pilot_tal.model.export import export_model
     from pilot_tal.plan.parse import split_values
     from pilot_tal.plan.plugins import load_plugins
@@ -30,4 +31,4 @@ def export(
     load_plugins(tuple(split_values(plugins)))
     folder = export_model(run, output, after_task=after_task, with_backbone=with_backbone, onnx=onnx, weights=weights)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    typer.echo(f"model: {folder} ({size / 1e6:.1f} MB); use it with: pilot-tal predict {folder} PHOTO")
+    typer.echo(f"model: {folder} ({size / 1e6:.1f} MB); use it with: {command('predict', folder, 'PHOTO')}")

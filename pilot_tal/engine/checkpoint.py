@@ -3,6 +3,7 @@
 `taskNN.learner.safetensors` stays for every task; `taskNN.cache.safetensors`, which only resuming needs, for the last.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Writes the checkpoint; what is not needed any more is removed only after it is complete."""
     done = checkpoint.tasks_done
     files = _known(folder)["files"] if done > 1 else {}
-    files = {name: seal for name, seal in files.items() if name.endswith(".learner.safetensors") and name < _name(done)}
+    files = {name: seal for name, seal in files.items() if 0 < _after(name) < done}
     for part in ("learner", "cache"):
         tensors = getattr(checkpoint, part)
         if tensors:
@@ -73,6 +74,12 @@ def _name(done: int) -> str:
     return f"task{done - 1:02d}"
 
 
+def _after(name: str) -> int:
+    """After how many tasks a file holds the learner; 0 for any other file."""
+    learner = re.fullmatch(r"task(\d{2,6})\.learner\.safetensors", name, re.ASCII)
+    return int(learner[1]) + 1 if learner else 0
+
+
 def _known(folder: Path) -> dict[str, Any]:
     """What `latest.json` says, if it makes sense."""
     file = folder / LATEST
@@ -83,7 +90,8 @@ def _known(folder: Path) -> dict[str, Any]:
     files = content.get("files") if isinstance(content, dict) else None
     done = content.get("tasks_done") if isinstance(content, dict) else None
     sealed = isinstance(files, dict) and all(isinstance(seal, str) for seal in files.values())
-    if not sealed or type(done) is not int or done < 1 or content.get("format") != FORMAT:
+    newest = max(map(_after, files), default=0) if isinstance(files, dict) else 0
+    if not sealed or type(done) is not int or not 1 <= done == newest or content.get("format") != FORMAT:
         raise damaged(file, f"it must be of format {FORMAT} and name the tasks done and their files")
     return content
 

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from data_lt.errors import UserError
-from data_lt.files import checksum, given_path, staged_folder, write_json, write_text
+from data_lt.files import checksum, given_path, staged_folder, write_text
 from pilot_tal.engine.checkpoint import write_tensors
 from pilot_tal.metrics import summarize, tail_classes
 from pilot_tal.model.card import model_card
 from pilot_tal.model.load import find_vit, load_model, restore_learner
 from pilot_tal.model.model import Model
 from pilot_tal.model.stored import ABOUT, CARD, GRAPH, LEARNER, VIT, AboutModel, read_stored
-from pilot_tal.record.run_dir import RECORD, StoredRun, load_run
+from pilot_tal.record.run_dir import RECORD, StoredRun, load_run, write_sealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.version import __version__
 
@@ -62,7 +62,7 @@ def export_model(
         if onnx:
             write_graph(model, folder / GRAPH)
         about = _about(model, stored, {file.name: checksum(file) for file in sorted(folder.iterdir())})
-        write_json(folder / ABOUT, asdict(about))
+        write_sealed(folder / ABOUT, asdict(about))
         write_text(folder / CARD, model_card(about, stored))
         _check_export(folder, model)
     for name in {VIT, GRAPH} - about.files.keys():  # of an earlier export into the same folder

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from data_lt.files import guarded
 from pilot_tal.metrics import accuracy, class_recall, confusion_matrix, tail_classes
 from pilot_tal.model.images import folder_name
 from pilot_tal.model.model import Model, Prediction
@@ -75,7 +76,10 @@ def table_text(found: Sequence[Labelled]) -> str:
 
 
 def csv_text(found: Sequence[Labelled]) -> str:
-    """A line an image: image, label, score, true (empty if unknown), then the further classes."""
+    """A line an image: image, label, score, true (empty if unknown), then the further classes.
+
+    Names are `guarded`, for spreadsheets run some.
+    """
     most = max((len(one.prediction.top) for one in found), default=1)
     head = ["image", "label", "score", "true"]
     head += [f"{name}_{place}" for place in range(2, most + 1) for name in ("label", "score")]
@@ -83,8 +87,9 @@ def csv_text(found: Sequence[Labelled]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     for one in found:
-        further = [value for label, share in one.prediction.top[1:] for value in (label, f"{share:.6g}")]
-        first = (str(one.file), one.prediction.label, f"{one.prediction.score:.6g}", one.true or "")
+        further = [value for label, share in one.prediction.top[1:] for value in (guarded(label), f"{share:.6g}")]
+        names = (guarded(name) for name in (str(one.file), one.prediction.label, one.true or ""))
+        first = (next(names), next(names), f"{one.prediction.score:.6g}", next(names))
         writer.writerow([*first, *further])
     return text.getvalue()
 

@@ -1,6 +1,6 @@
 """What a model is on disk: a run directory after any of its tasks, or a folder that `export` wrote.
 
-model.json             what it is: the run's record, the classes, what an image must look like, versions
+model.json             what it is: the run's record, the classes, what an image must look like, versions, checksums
 learner.safetensors    the learned tensors
 vit.safetensors        the frozen ViT, if the folder is to suffice alone
 model.onnx             the whole classifier as one graph, if asked for
@@ -18,11 +18,11 @@ from torch import Tensor
 from data_lt.errors import UserError
 from data_lt.files import checksum, given_path, read_json
 from pilot_tal.engine.checkpoint import load_checkpoint
-from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record
+from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, unsealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.schema import build
 
-FORMAT = 1
+FORMAT = 2
 ABOUT, LEARNER, VIT, GRAPH, CARD = "model.json", "learner.safetensors", "vit.safetensors", "model.onnx", "README.md"
 
 
@@ -101,8 +101,11 @@ def _of_folder(path: Path) -> StoredModel:
     content = read_json(file)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{file} is not of format {FORMAT}, which this version reads; export the run again")
+    rest = unsealed(content)
+    if rest is None:
+        raise UserError(f"{file} was edited or damaged, for its checksum does not fit; export the run again")
     try:
-        about = build(AboutModel, content)
+        about = build(AboutModel, rest)
     except UserError as error:
         raise UserError(f"{file} is damaged ({error}); export the run again") from error
     if not 1 <= about.tasks_done <= about.record.num_tasks:

@@ -176,6 +176,8 @@ def _create(path: Path, before: int) -> Lease:
     except (FileExistsError, FileNotFoundError) as error:  # taken, or cleaned away by whoever took it
         raise Busy(f"another process has just begun to work in {path}; wait for it to end") from error
     except OSError as error:
+        with contextlib.suppress(OSError):
+            path.rmdir()  # leaves no empty folder, and no other one is removed
         raise UserError(f"cannot write to {path}: {error.strerror or error}") from error
     lease.begin()
     return lease

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from data_lt.errors import UserError
-from data_lt.files import write_json, write_text
+from data_lt.files import guarded, unguarded, write_json, write_text
 from pilot_tal.metrics import Predictions, summarize
 from pilot_tal.record.run_record import FORMAT, RunRecord, canonical
 from pilot_tal.schema import build
@@ -45,7 +45,7 @@ def write_predictions(path: Path, task: int, images: Sequence[str], true: Iterab
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("image", "true", "pred"))
-    writer.writerows(zip(images, (int(y) for y in true), (int(y) for y in pred), strict=True))
+    writer.writerows(zip(map(guarded, images), (int(y) for y in true), (int(y) for y in pred), strict=True))
     write_text(path / _file("predictions", task), text.getvalue())
 
 
@@ -65,7 +65,8 @@ def write_result(path: Path, record: RunRecord, predictions: Predictions, finish
             if (path / name).is_file():
                 content = (path / name).read_bytes()
                 files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    write_sealed(path / RESULT, {"tasks_done": done, "finished": finished, "metrics": metrics, "files": files})
+    result = {"run": record.stamp, "tasks_done": done, "finished": finished, "metrics": metrics, "files": files}
+    write_sealed(path / RESULT, result)
     return metrics
 
 
@@ -88,7 +89,7 @@ class StoredRun:
     def images(self, task: int) -> list[str]:
         """The test images after a task, in the order of its predictions."""
         rows = csv.DictReader(io.StringIO(_verified(self.path, _file("predictions", task), self.files), newline=""))
-        return [row["image"] for row in rows]
+        return [unguarded(row["image"]) for row in rows]
 
     def step_log(self) -> list[dict[str, Any]]:
         """The training steps of the tasks done."""
@@ -120,7 +121,7 @@ def load_run(path: str | Path, done: int | None = None) -> StoredRun:
     """
     path = Path(path)
     record = read_run_record(path)
-    result = _read_result(path, record.num_tasks)
+    result = _read_result(path, record)
     seen, tasks = np.cumsum(record.stream.task_sizes), result["tasks_done"]
     if done is not None and done > tasks:
         raise damaged(path / RESULT, f"it knows of {tasks} finished tasks, the checkpoint of {done}")
@@ -154,12 +155,12 @@ def is_finished(path: Path) -> bool:
     """Whether a run is complete; a damaged result is an error."""
     if not (path / RESULT).is_file() or not (path / RECORD).is_file():
         return False
-    return _read_result(path, read_run_record(path).num_tasks)["finished"]
+    return _read_result(path, read_run_record(path))["finished"]
 
 
 def tasks_done(path: Path) -> int:
     """How many tasks a run has been through, 0 if it has not begun; a damaged result is an error."""
-    return _read_result(path, read_run_record(path).num_tasks)["tasks_done"] if (path / RECORD).is_file() else 0
+    return _read_result(path, read_run_record(path))["tasks_done"] if (path / RECORD).is_file() else 0
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -207,13 +208,19 @@ def read_sealed(file: Path) -> dict[str, Any]:
     return _unsealed(file, _read_object(file))
 
 
-def _unsealed(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+def unsealed(content: dict[str, Any]) -> dict[str, Any] | None:
+    """An object without its checksum; None if that does not fit."""
     rest = {key: value for key, value in content.items() if key != _SEAL}
     try:
-        seal = hashlib.sha256(canonical(rest)).hexdigest()
-    except ValueError as error:  # NaN, which our files never hold
-        raise damaged(file, "it holds a number that is none") from error
-    if content.get(_SEAL) != seal:
+        fits = content.get(_SEAL) == hashlib.sha256(canonical(rest)).hexdigest()
+    except ValueError:  # NaN, which our files never hold
+        fits = False
+    return rest if fits else None
+
+
+def _unsealed(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+    rest = unsealed(content)
+    if rest is None:
         raise damaged(file, "it was edited or cut, for its checksum does not fit")
     return rest
 
@@ -230,8 +237,8 @@ def _read_object(file: Path) -> dict[str, Any]:
     return content
 
 
-def _read_result(path: Path, tasks: int) -> dict[str, Any]:
-    file = path / RESULT
+def _read_result(path: Path, record: RunRecord) -> dict[str, Any]:
+    file, tasks = path / RESULT, record.num_tasks
     if not file.is_file():
         if file.exists() or (path / _file("predictions", 1)).exists():  # the second task's come after a first result
             raise damaged(file, "it is missing, though a task is finished")
@@ -241,6 +248,8 @@ def _read_result(path: Path, tasks: int) -> dict[str, Any]:
     fits = type(done) is int and 0 <= done <= tasks and isinstance(result.get("finished"), bool)
     if not fits or not all(isinstance(result.get(key), dict) for key in ("metrics", "files")):
         raise damaged(file, f"it must tell tasks_done (0 to {tasks}), finished, metrics and files")
+    if result.get("run", record.stamp) != record.stamp:  # results of earlier versions do not name their run
+        raise damaged(file, f"it is not of the run that {RECORD} tells of")
     return result
 
 

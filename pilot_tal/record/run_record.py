@@ -151,6 +151,12 @@ class RunRecord:
         """`cub_lt-l2p-tal-s1993-1a2b3c4d`: the run's directory."""
         return f"{self.data.name}-{self.method.name}-{self.loss.name}-s{self.seed}-{short_hash(self.identity())}"
 
+    @property
+    def stamp(self) -> str:
+        """Tells this run from all others, for files that must belong to it."""
+        made = (self.engine.name, self.method.name, self.method.fidelity, self.loss.name, self.loss.options)
+        return short_hash([made, self.seed, self.data.name, self.data.checksum, asdict(self.stream)])
+
     def plain(self) -> dict[str, Any]:
         """Plain values, for a file."""
         return asdict(self)

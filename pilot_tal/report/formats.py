@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, SupportsInt
 
+from data_lt.files import guarded
 from pilot_tal.metrics import Difference, Spread
 from pilot_tal.report.display import clean, interval, percent, points
 
@@ -30,7 +31,6 @@ _LATEX = {
     "×": r"$\times$",
     "…": r"\ldots{}",
 }
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠'")  # beginnings that make a spreadsheet run a text, and our own mark for them
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 
 
@@ -164,8 +164,7 @@ def _csv_field(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         return str(value)
-    mark = "'" if value.startswith(_FORMULA) else ""
-    return f'"{mark}{value.replace(chr(34), 2 * chr(34))}"'
+    return f'"{guarded(value).replace(chr(34), 2 * chr(34))}"'
 
 
 def _latex_header(table: Table, level: int) -> list[str]:

@@ -82,6 +82,24 @@ def test_a_damaged_list_is_said_with_the_way_out(content, tmp_path):
         load_checkpoint(folder)
 
 
+def test_another_number_of_tasks_is_damage(tmp_path):
+    """Or predict would take the model of an earlier task."""
+    for done in (1, 2, 3):
+        save_checkpoint(tmp_path, some_state(done))
+    whole = (tmp_path / "latest.json").read_text()
+    for wrong in (1, 2, 4):
+        (tmp_path / "latest.json").write_text(whole.replace('"tasks_done": 3', f'"tasks_done": {wrong}'))
+        with pytest.raises(UserError, match=r"latest\.json is damaged"):
+            load_checkpoint(tmp_path)
+
+
+def test_the_learners_of_more_than_a_hundred_tasks_stay(tmp_path):
+    for done in range(1, 103):
+        save_checkpoint(tmp_path, some_state(done))
+    assert load_checkpoint(tmp_path).tasks_done == 102
+    assert [load_checkpoint(tmp_path, task).learner["a"][0] for task in (1, 99, 100, 101)] == [1, 99, 100, 101]
+
+
 def test_damaged_and_escaping_tensors_are_refused(tmp_path):
     folder = tmp_path / "checkpoint"
     save_checkpoint(folder, some_state(1))
@@ -95,5 +113,5 @@ def test_damaged_and_escaping_tensors_are_refused(tmp_path):
     known = json.loads((folder / "latest.json").read_text())
     known["files"] = {f"../{name}": seal for name, seal in known["files"].items()}
     (folder / "latest.json").write_text(json.dumps(known))
-    with pytest.raises(UserError, match="has no model after task 1"):
+    with pytest.raises(UserError, match=r"latest\.json is damaged"):
         load_checkpoint(folder)

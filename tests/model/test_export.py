@@ -20,6 +20,7 @@ from data_lt.errors import UserError
 from pilot_tal import load_model
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.export import export_model
+from pilot_tal.record.run_dir import write_sealed
 
 FRESH = """
 import json, sys, warnings
@@ -204,16 +205,22 @@ def test_damaged_folders_are_one_sentence(world, tmp_path):
 
     def edit(**changes):
         def change(folder):
-            about = json.loads((folder / "model.json").read_text())
-            (folder / "model.json").write_text(json.dumps({**about, **changes}))
+            about = json.loads((folder / "model.json").read_text()) | changes
+            about.pop("checksum")
+            write_sealed(folder / "model.json", about)
 
         return change
+
+    def flip(old, new):
+        file = "model.json"
+        return lambda folder: (folder / file).write_text((folder / file).read_text().replace(old, new, 1))
 
     assert "learner.safetensors is missing or damaged" in broken(
         lambda f: (f / "learner.safetensors").write_bytes(b"x")
     )
     assert "vit.safetensors is missing or damaged" in broken(lambda f: (f / "vit.safetensors").unlink())
-    assert "is not of format 1" in broken(edit(format=9))
+    assert "is not of format 2" in broken(edit(format=9))
+    assert "its checksum does not fit; export the run again" in broken(flip("class 0", "class 9"))
     assert "is damaged (record must be" in broken(edit(record=3))
     assert "tasks_done is 7" in broken(edit(tasks_done=7))
     assert "not valid JSON" in broken(lambda f: (f / "model.json").write_text("{"))

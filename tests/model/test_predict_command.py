@@ -3,12 +3,15 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from helpers.cli import command
 from model_world import CLASSES, photo, said
 
 from pilot_tal import load_model
+from pilot_tal.model.model import Prediction
+from pilot_tal.model.results import Labelled, csv_text
 
 
 @pytest.fixture
@@ -38,6 +41,14 @@ def test_files_folders_and_patterns_each_once_in_their_order(run, tmp_path):
     assert status == 0, printed
     with out.open(encoding="utf-8", newline="") as file:
         assert [row["image"] for row in csv.DictReader(file)] == [str(path) for path in wanted]
+
+
+def test_a_spreadsheet_runs_no_name():
+    top = (("=cmd()", 0.6), ("@SUM(1)", 0.3), ("plain", 0.1))
+    (row,) = csv.DictReader(csv_text([Labelled(Path("-x.png"), Prediction(*top[0], top), "'a")]).splitlines())
+    assert [row[key] for key in ("image", "label", "true", "label_2", "label_3")] == [
+        "'-x.png", "'=cmd()", "''a", "'@SUM(1)", "plain",
+    ]  # fmt: skip
 
 
 def test_csv_and_json_hold_what_the_model_says(run, world, tmp_path):

@@ -70,6 +70,24 @@ def test_a_log_holds_no_nan_which_json_does_not_know(tmp_path):
     assert not (tmp_path / "steps").exists()
 
 
+def test_a_spreadsheet_runs_no_name_of_an_image_and_a_reader_gets_it_back(run):
+    names = ["=cmd()/0.png", "'@b/1.png"]
+    write_predictions(run, 0, names, TRUE, PRED)
+    write_result(run, RECORD, [(TRUE, PRED)], finished=False)
+    lines = (run / "predictions" / "task00.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line[0] for line in lines] == ["'", "'"]
+    assert load_run(run).images(0) == names
+
+
+def test_a_record_of_another_run_is_named(run):
+    other = replace(RECORD, seed=1994, stream=replace(RECORD.stream, class_order=(0, 1, 2)))
+    write_record(run, other)
+    with pytest.raises(UserError, match=r"result\.json is damaged \(it is not of the run that run\.json tells of\)"):
+        load_run(run)
+    write_record(run, replace(RECORD, environment=({"threads": 2},), notes=()))  # what may change on the way
+    assert load_run(run).tasks_done == 1
+
+
 def test_a_run_that_has_just_begun_has_nothing(tmp_path):
     assert not is_finished(tmp_path / "nothing")
     write_record(tmp_path, RECORD)
