@@ -16,6 +16,7 @@ from pilot_tal.stream.task import TaskInfo
 
 Batch = tuple[Tensor, Tensor, Tensor | None]
 """Images, labels, and the images' places in their set, if those are known."""
+DIVERGED = "lower init_lr, or use precision=fp32"
 
 
 @dataclass(frozen=True)
@@ -106,15 +107,22 @@ def evaluate(
         device: Where the images go.
         precision: Arithmetic, as in training.
         size: Images scored at a time, however many a batch has; None: batch by batch.
+
+    Raises:
+        UserError: a score is no number, so that there is no best class.
     """
     device = torch.device(device)
     there = ((x.to(device, non_blocking=True), y, ids) for x, y, ids in batches)
+    senseless = torch.zeros((), dtype=torch.bool, device=device)
     true, predicted = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long, device=device)]
     for x, y, ids in there if size is None else regrouped(there, size):
         with tensor_cores(device, precision), autocast(device, precision):
             scores = _scores(learner, x, ids)
         true.append(y.cpu())
+        senseless |= ~scores.isfinite().all()
         predicted.append(scores.argmax(dim=1))
+    if bool(senseless):
+        raise UserError(f"the scores of the classes became NaN or infinite; {DIVERGED}")
     return torch.cat(true), torch.cat(predicted).cpu()
 
 

@@ -14,7 +14,7 @@ from data_lt.files import write_text
 from pilot_tal.backbone.load import pixel_statistics
 from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
 from pilot_tal.engine.follower import Follower, check_log
-from pilot_tal.engine.loop import StepInfo, check_precision, evaluate, sent, train_task
+from pilot_tal.engine.loop import DIVERGED, StepInfo, check_precision, evaluate, sent, train_task
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Line, Progress
 from pilot_tal.engine.room import check_eval_batch, find_eval_batch
@@ -209,7 +209,7 @@ class Run:
             on_step=on_step,
         )
         steps = log.steps()
-        _refuse_divergence(task.index, steps)
+        _refuse_divergence(task.index, steps, learner)
         progress.doing(f"{place}, statistics")
         statistics = self._batches(self.train, task.first, task.stop, self.test_transform)
         learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
@@ -245,11 +245,14 @@ def _by_label(labels: np.ndarray, chosen: np.ndarray, limit: int | None = None) 
     return [np.flatnonzero(chosen & (labels == label)).tolist()[:limit] for label in range(classes)]
 
 
-def _refuse_divergence(task: int, steps: list[dict[str, Any]]) -> None:
-    """A loss that is no number would only spoil the later tasks."""
+def _refuse_divergence(task: int, steps: list[dict[str, Any]], learner: Learner) -> None:
+    """A loss that is no number would only spoil the later tasks, and so would a learner that the last step broke."""
     wrong = next((s for s in steps if s["loss"] is None or s["aux"] is None), None)
     if wrong is not None:
         raise UserError(
             f"the loss became NaN or infinite in task {task + 1}, epoch {wrong['epoch'] + 1}, step {wrong['step']}; "
-            "lower init_lr, or use precision=fp32"
+            f"{DIVERGED}"
         )
+    for name, tensor in learner.named_tensors().items():
+        if not bool(tensor.isfinite().all()):
+            raise UserError(f"{name} became NaN or infinite in task {task + 1}; {DIVERGED}")

@@ -5,6 +5,7 @@ from data_lt.registry import Registry
 from pilot_tal.backbone import FrozenViT
 from pilot_tal.learners.base import FIDELITIES, Learner
 from pilot_tal.learners.config import MethodConfig
+from pilot_tal.schema import defaults_of
 
 LEARNERS: Registry[type[Learner]] = Registry("method")
 
@@ -30,8 +31,17 @@ def build_learner(
 
 
 def _check_blocks(config: MethodConfig, depth: int) -> None:
-    """A ViT with fewer blocks than named takes those it has, as in LAMDA-PILOT; with none, nothing would be learnt."""
-    for name in ("adapt_blocks", "prompt_layer_idx", "e_prompt_layer_idx"):
-        blocks = getattr(config, name, (0,))
-        if not any(block < depth for block in blocks):
-            raise UserError(f"{name} must name at least one of the ViT's blocks 0 … {depth - 1}, got {list(blocks)}")
+    """Blocks that a user names must be there; with none to learn in, nothing would be learnt.
+
+    The usual ones are meant for twelve blocks: of these a smaller ViT takes those it has, as in LAMDA-PILOT.
+    """
+    for name, usual in defaults_of(type(config)).items():
+        if name not in ("adapt_blocks", "prompt_layer_idx", "g_prompt_layer_idx", "e_prompt_layer_idx"):
+            continue
+        blocks = getattr(config, name)
+        needed = name != "g_prompt_layer_idx"
+        if (blocks != usual and any(block >= depth for block in blocks)) or (
+            needed and not any(block < depth for block in blocks)
+        ):
+            some = " at least one and only" if needed else " only"
+            raise UserError(f"{name} must name{some} blocks of the ViT, which are 0 … {depth - 1}, got {list(blocks)}")

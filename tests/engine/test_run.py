@@ -81,10 +81,48 @@ def test_another_comparison_gets_another_report(images, tmp_path):
     assert len(list((tmp_path / "report").glob("folder_lt-lae-*/index.html"))) == 2
 
 
-@pytest.mark.parametrize(("method", "setting"), [("lae", "adapt_blocks=[12]"), ("lae", "adapt_blocks=[]")])
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [
+        ("lae", "adapt_blocks=[12]"),
+        ("lae", "adapt_blocks=[0,99]"),
+        ("lae", "adapt_blocks=[]"),
+        ("dualprompt", "g_prompt_layer_idx=[0,99]"),
+    ],
+)
 def test_blocks_that_the_vit_does_not_have_are_refused(method, setting, images, tmp_path):
     status, printed = command("run", method, "folder_lt", *settings(images, tmp_path, setting, "loss=ce"), "--quick")
-    assert status == 2 and "must name at least one of the ViT's blocks 0 … 11" in printed
+    assert status == 2 and " only blocks of the ViT, which are 0 … 11, got " in printed
+
+
+def test_training_that_diverges_is_said(images, tmp_path):
+    wanted = settings(images, tmp_path, "init_lr=1000", "loss=ce", "min_lr=0")
+    status, printed = command("run", "ease", "folder_lt", *wanted, "--quick")
+    assert status == 2 and "became NaN or infinite" in printed and "lower init_lr" in printed
+    assert "became NaN or infinite" in next(tmp_path.glob("*/error.txt")).read_text()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_the_last_step_broke_is_said(value, images, tmp_path, monkeypatch):
+    """Every loss was a number, and the learner is none: its first choice would always be class 0."""
+    from pilot_tal.engine import run
+
+    def breaking(learner, *arguments, **options):
+        train(learner, *arguments, **options)
+        with torch.no_grad():
+            next(iter(learner.named_tensors().values())).view(-1)[0] = value
+
+    train = run.train_task
+    monkeypatch.setattr(run, "train_task", breaking)
+    status, printed = command("run", "l2p", "folder_lt", *settings(images, tmp_path, "loss=ce"), "--quick")
+    assert status == 2 and "became NaN or infinite in task 1; lower init_lr" in printed
+
+
+def test_scores_that_are_no_numbers_are_said(images, tmp_path, monkeypatch):
+    scores = LEARNERS["l2p"].scores
+    monkeypatch.setattr(LEARNERS["l2p"], "scores", lambda *arguments: scores(*arguments) * float("nan"))
+    status, printed = command("run", "l2p", "folder_lt", *settings(images, tmp_path, "loss=ce"), "--quick")
+    assert status == 2 and "the scores of the classes became NaN or infinite; lower init_lr" in printed
 
 
 def test_the_same_command_elsewhere_gives_the_same_bytes_and_another_seed_others(images, tmp_path):
