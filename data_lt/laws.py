@@ -14,6 +14,7 @@ LAWS = {
     "none": "n_max images in every class",
     "natural": "all images that are not test images",
 }
+PARETO = ("profile", "draw")  # the laws that have a shape
 SHAPES = (0.1, 1000.0)  # below, the draw overflows; above, the profile no longer changes
 MOST_CLASSES, MOST_IMAGES = 10**6, 10**9
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
+from data_lt.laws import PARETO
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.pools import Pool, find_layout, official_pools, scan, shortened
 from data_lt.split import Recipe, split_pools
@@ -109,6 +110,8 @@ def make_recipe(card: DatasetCard, **options: Any) -> Recipe:
     law = given.get("law", card.law)
     if law == "natural" and (sizes := given.keys() & {"n_max", "n_min", "shape"}):
         raise UserError(f"law=natural keeps every image that is not a test image; leave out {', '.join(sorted(sizes))}")
+    if "shape" in given and law not in PARETO:
+        raise UserError(f"shape is one of the Pareto laws {', '.join(PARETO)}, but law={law} is none; leave shape out")
     if law == "none":  # the largest balanced set, not the card's largest class
         base = dataclasses.replace(base, n_max=None)
     return dataclasses.replace(base, **given)

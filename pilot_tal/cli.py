@@ -1,5 +1,6 @@
 """`pilot-tal`: the command line. Each command lives in `pilot_tal/commands/`."""
 
+import re
 import signal
 import sys
 
@@ -17,6 +18,8 @@ from pilot_tal.commands.run import run
 from pilot_tal.commands.status import status
 from pilot_tal.commands.upstream import upstream
 from pilot_tal.version import __version__
+
+_LONGEST_WORD = 100  # of what was typed, in an error about it
 
 app = typer.Typer(
     name="pilot-tal",
@@ -82,7 +85,8 @@ def _sentence(error: Exception) -> str | None:
         return "this does not fit into memory; lower batch_size, img_size, workers or jobs, or choose cache=off"
     if hasattr(error, "format_message"):  # of the parser: an option or argument that is unknown, missing or wrong
         words = [word for word in sys.argv[1:2] if word in {info.name for info in app.registered_commands}]
-        return f"{one_line(error.format_message()).rstrip('.')}; see {command(*words, '--help')}"
+        said = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", one_line(error.format_message()))
+        return f"{said.rstrip('.')}; see {command(*words, '--help')}"
     return None
 
 

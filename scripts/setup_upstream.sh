@@ -55,4 +55,6 @@ fi
 "$env/bin/python" -B "$root/pilot_tal/upstream/__main__.py" check --repo "$repo"
 config=exps/l2p.json
 [ -f "$repo/$config" ] || config=exps/icarl.json
-echo "setup_upstream: done; next: pilot-tal upstream --repo $repo --config $config --loss tal --dataset cub_lt"
+program="$root/.venv/bin/pilot-tal"
+[ -x "$program" ] || program=pilot-tal
+echo "setup_upstream: done; next: $(printf '%q ' "$program" upstream --repo "$repo")--config $config --loss tal --dataset cub_lt"

@@ -31,6 +31,7 @@ class CODAPromptConfig(TrainedConfig):
     drop_last: Annotated[bool, Rule("leave out a last incomplete batch")] = True
 
     def __post_init__(self):
+        super().__post_init__()
         pool, length, weight = self.prompt_param if len(self.prompt_param) == 3 else (0, 0, 0)
         if pool < 1 or length < 2 or pool % 1 or length % 2 or weight < 0:
             raise UserError(

@@ -7,6 +7,7 @@ settings stand in its file, and `configs/methods/<method>.yaml` gives the values
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from data_lt.errors import UserError
 from pilot_tal.schema import Rule
 
 Blocks = Annotated[tuple[int, ...], Rule("blocks of the ViT, from 0", 0, 999, unique=True)]
@@ -42,3 +43,10 @@ class TrainedConfig(MethodConfig):
     init_milestones: Annotated[tuple[int, ...], Rule("epochs at which steplr decays", 0, 100_000, unique=True)] = ()
     init_lr_decay: Annotated[float, Rule("factor of steplr", above=0, high=1)] = 0.1
     drop_last: Annotated[bool, Rule("leave out a last incomplete batch")] = False
+
+    def __post_init__(self):
+        if self.scheduler == "cosine" and self.min_lr > self.init_lr:
+            raise UserError(
+                f"min_lr, where the cosine ends, must not exceed init_lr, got min_lr={self.min_lr}, "
+                f"init_lr={self.init_lr}"
+            )

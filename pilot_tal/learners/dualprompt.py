@@ -7,6 +7,7 @@ from typing import Annotated, cast
 import torch
 from torch import Tensor
 
+from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenViT
 from pilot_tal.learners.base import vit_head
 from pilot_tal.learners.config import Blocks, MethodConfig
@@ -27,6 +28,15 @@ class DualPromptConfig(PoolConfig):
     g_prompt_layer_idx: Blocks = (0, 1)
     e_prompt_layer_idx: Blocks = (2, 3, 4)
     use_prefix_tune_for_e_prompt: Annotated[bool, Rule("false: E-prompts are tokens before the sequence")] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        both = sorted({*self.g_prompt_layer_idx} & {*self.e_prompt_layer_idx})
+        if both:
+            raise UserError(
+                "a block takes a G-prompt or an E-prompt, not both, but g_prompt_layer_idx and e_prompt_layer_idx name "
+                f"{both}"
+            )
 
 
 def e_prefixes(prompt: Tensor, ids: Tensor, batch: int, mixed: bool) -> Tensor:
@@ -77,10 +87,10 @@ class DualPrompt(PoolLearner):
             self.prompt = self.init_pool(e_layers, config.size, config.length, backbone.dim)
         self.prompt_key = self.init_pool(config.size, backbone.dim)
         self.head = vit_head(backbone.dim, num_classes)
-        # Blocks take the G- and E-prompts in their order; a block asked for twice gets the G-prompt.
+        # Blocks take the G- and E-prompts in their order.
         depth = range(backbone.depth)
         self.g_blocks = [block for block in depth if block in config.g_prompt_layer_idx]
-        self.e_blocks = [block for block in depth if block in config.e_prompt_layer_idx and block not in self.g_blocks]
+        self.e_blocks = [block for block in depth if block in config.e_prompt_layer_idx]
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""

@@ -34,6 +34,7 @@ class PoolConfig(TrainedConfig):
     pull_constraint_coeff: Annotated[float, Rule("weight of that pull", 0, 1000)] = 0.1
 
     def __post_init__(self):
+        super().__post_init__()
         if self.top_k > self.size:
             raise UserError(f"top_k must be at most the pool's size {self.size}, got {self.top_k}")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from data_lt import CARDS
 from data_lt.cards import DatasetCard
 from data_lt.errors import UserError, command, unknown_name
+from data_lt.files import given_path
 from data_lt.prepare import check_options
 from pilot_tal.backbone.load import given_statistics
 from pilot_tal.learners import LEARNERS
@@ -75,7 +76,7 @@ def make_plan(
     anywhere = {key: setting for method in chosen[0] for key, setting in known_settings(method).items()}
     for key in given:  # a setting of some of the methods is for those alone
         if key not in anywhere:
-            raise unknown_name("setting", key, (s.name for s in anywhere.values()), command("list", chosen[0][0]))
+            raise _unknown_setting(key, chosen[0], anywhere)
     runs = []
     for method, dataset in itertools.product(*chosen):
         known = known_settings(method)
@@ -94,6 +95,14 @@ def make_plan(
     if for_a_loss and all(run.loss.name == NO_LOSS for run in runs):
         raise UserError(f"{methods} trains nothing with a loss; leave {for_a_loss[0]}={given[for_a_loss[0]][:60]} out")
     return Plan(tuple(runs), machine, plugins)
+
+
+def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Setting]) -> UserError:
+    others = {method: found[key].name for method in LEARNERS if key in (found := known_settings(method))}
+    if others:
+        name = next(iter(others.values()))
+        return UserError(f"unknown setting {name!r} of {', '.join(methods)}: it is one of {', '.join(others)}")
+    return unknown_name("setting", key, (setting.name for setting in known.values()), command("list", methods[0]))
 
 
 def known_settings(method: str) -> dict[str, Setting]:
@@ -190,4 +199,6 @@ def _machine(given: Mapping[str, str]) -> Machine:
             text, setting = given[field.name], known[field.name]
             values[field.name] = setting.parse(f"[{text}]" if setting.many and not text.startswith("[") else text)
     values.setdefault("data_root", os.environ.get("PILOT_TAL_DATA") or "data")
+    for key in values.keys() & {"data_root", "output"}:
+        values[key] = str(given_path(values[key], key))
     return Machine(**values)

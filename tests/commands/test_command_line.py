@@ -26,6 +26,7 @@ def test_alone_it_shows_its_help():
     [
         (["nope"], "No such command 'nope'; see "),
         (["--nope"], "No such option: --nope; see "),
+        (["status", "--" + "x" * 5000], "xxx…; see "),
         (["run", "l2p"], "Missing argument 'dataset'; see "),
         (["report"], "Missing argument 'runs'; see "),
         (["build", "cub_lt", "--shape", "x"], "Invalid value for '--shape'"),
