@@ -20,11 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "fuzz")]
 
 import torch  # noqa: E402
+from bad_options import check_option, draw_option  # noqa: E402
 from bad_settings import affordable, check_plan, check_run, draw_settings  # noqa: E402
 from damage import check_damage, draw_damage  # noqa: E402
 from fuzz_world import World, make_world  # noqa: E402
 
-DAMAGE_SHARE = 0.3
+DAMAGE_SHARE, OPTION_SHARE = 0.3, 0.1
 RUN_SHARE = 0.5  # of the accepted settings that a run can afford
 
 
@@ -44,7 +45,10 @@ def main() -> None:
         world = make_world(Path(folder) / "world")
         os.chdir(folder)
         for number in numbers:
-            case, kind, problem = one_case(random.Random(f"{wanted.seed} {number}"), world)
+            try:
+                case, kind, problem = one_case(random.Random(f"{wanted.seed} {number}"), world)
+            except Exception as error:  # of a check, which must not end the search
+                case, kind, problem = "?", "unchecked", repr(error)
             counts[kind] += 1
             if problem:
                 counts["FAILED"] += 1
@@ -59,7 +63,11 @@ def main() -> None:
 
 def one_case(rng: random.Random, world: World) -> tuple[object, str, str]:
     """Draws a case and checks it: what it is, what became of it, and what is wrong with that."""
-    if rng.random() < DAMAGE_SHARE:
+    kind = rng.random()
+    if kind < OPTION_SHARE:
+        option = draw_option(rng)
+        return option, "options", check_option(option, world)
+    if kind < OPTION_SHARE + DAMAGE_SHARE:
         damaged = draw_damage(rng, world)
         return damaged, f"damaged {damaged.what}", check_damage(damaged, world, world.root / "case")
     case = draw_settings(rng)

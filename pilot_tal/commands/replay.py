@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data_lt.errors import UserError, one_line
+from data_lt.files import given_path
 
 if TYPE_CHECKING:
     from pilot_tal.replay.replay import TaskReport
@@ -33,7 +34,7 @@ def replay(files: Files) -> None:
     played = apart = unreadable = 0
     for path in files:
         try:
-            for report in replay_file(path):
+            for report in replay_file(given_path(path, "FILES")):
                 if not played:
                     typer.echo(HEADER)
                 played += 1

@@ -38,6 +38,7 @@ def test_alone_it_shows_its_help():
         (["report", ".", "-o", ""], "--output is empty; give a path"),
         (["report", "x" * 300], "RUNS cannot be a path: a name in it is too long"),
         (["report", "no\x1bwhere"], "is not a directory"),
+        (["replay", "x" * 300], "FILES cannot be a path"),
         (["status", ""], "FOLDER is empty; give a path"),
         (["status", "x" * 300], "FOLDER cannot be a path"),
         (["build", "cub_lt", "--shipped", "-o", ""], "--out is empty; give a path"),

@@ -3,15 +3,19 @@
 import math
 import random
 import re
+import shlex
 from dataclasses import dataclass
+from typing import Any
 
 from fuzz_world import SETTINGS, World, answered, wrong
 
 from pilot_tal.learners import LEARNERS
+from pilot_tal.plan.config import QUICK_EPOCHS, Machine
+from pilot_tal.plan.defaults import defaults
 from pilot_tal.plan.make import known_settings
 from pilot_tal.plan.parse import split_values
-from pilot_tal.record.run_dir import find_runs, load_run
-from pilot_tal.schema import Setting
+from pilot_tal.record.run_dir import StoredRun, find_runs, load_run
+from pilot_tal.schema import Setting, settings_of
 
 NASTY = (
     "", " ", "\t", "nan", "inf", "-inf", "-1", "-0.5", "0", "-0.0", "1e300", "-1e300", "1e-300", "1e20", "0x10",
@@ -24,6 +28,7 @@ NASTY = (
     "vit_base_patch16_224.nope", "0.5/0", "0.5/0.5", "nan/nan", "1e9/1e9", "٣/٣", "[0.5,0.4]/[1,1]",
     "[0.5,0.4,0.4]/[0,1,1]", "9" * 60 + "/1",
 )  # fmt: skip
+NOT_PRINTED = ("plugins", "losses", "jobs", "gpus", "jobs_per_gpu")  # under their names in the command of one run
 # What would take hours, gigabytes or hundreds of processes in a run, though it is in range.
 COSTLY = ("img_size", "epochs", "tuned_epoch", "crct_epochs", "M", "workers", "threads", "size", "length", "top_k",
           "prompt_param", "g_prompt_length", "pet_length", "n_centroids", "ffn_num", "down_sample_dim", "lora_rank",
@@ -75,11 +80,40 @@ def check_plan(case: SettingsCase, world: World) -> tuple[str, bool]:
     if answer.status:
         return wrong(answer), False
     known = known_settings(case.method)
+    runs = [dict(item.split("=", 1) for item in shlex.split(line) if "=" in item) for line in answer.out.splitlines()]
     for key, text in case.given:
-        for part in split_values(text) if not known[key].many else [text]:
-            if not may_be(known[key], part.strip()):
+        parts = values_in(key, known[key], text)
+        for part in parts:
+            if not may_be(known[key], part):
                 return f"accepted {key}={part!r}, which must be {known[key].allowed}", True
+        if key in NOT_PRINTED or (case.method == "simplecil" and "." in key):
+            continue
+        usual = {**defaults(case.method, "folder_lt"), "tuned_epoch": QUICK_EPOCHS}.get(key, known[key].default)
+        name = {"tuned_epoch": "epochs", "seeds": "seed"}.get(key, key)
+        concerned = [run for run in runs if "." not in key or run["loss"] == key.partition(".")[0]]
+        planned = [meant(known[key], run[name]) if name in run else usual for run in concerned]
+        if {*planned} != {meant(known[key], part) for part in parts}:
+            return f"{key}={text!r} is planned as {planned}", True
     return "", True
+
+
+def values_in(key: str, setting: Setting, text: str) -> list[str]:
+    """The texts of the values; a comma does not part two in a list, nor in what is said of the machine."""
+    if key in settings_of(Machine):
+        return [text]
+    return [text.strip()] if setting.many else split_values(text)
+
+
+def meant(setting: Setting, text: str) -> Any:
+    """The value that a text stands for, read here anew."""
+    if setting.optional and text.lower() in ("null", "none") and text not in setting.rule.choices:
+        return None
+    if setting.many:
+        inner = text[1:-1] if text[:1] == "[" else text
+        return tuple(setting.kind(part) for part in inner.split(",") if part.strip())
+    if setting.kind is bool:
+        return text.lower() == "true"
+    return text if setting.kind is str or text in setting.rule.words else setting.kind(text)
 
 
 def may_be(setting: Setting, text: str) -> bool:
@@ -130,8 +164,30 @@ def check_run(case: SettingsCase, world: World) -> str:
     path = re.search(r"^results: (.*)$", answer.out, re.MULTILINE)
     if path is None:
         return f"no results named: {answer.out[-200:]!r}"
-    run = load_run(find_runs([path[1]])[0])
-    return "" if run.finished and run.tasks_done == run.record.num_tasks else "not finished"
+    return not_right(case, load_run(find_runs([path[1]])[0]))
+
+
+def not_right(case: SettingsCase, run: StoredRun) -> str:
+    """What is wrong with a finished run: it was another one, or its numbers do not follow from its predictions."""
+    if not run.finished or run.tasks_done != run.record.num_tasks:
+        return "not finished"
+    known, settings = known_settings(case.method), run.record.method.settings
+    told = settings | {f"{run.record.loss.name}.{key}": value for key, value in run.record.loss.options.items()}
+    for key, text in case.given:
+        if key in told and _plain(told[key]) != _plain(meant(known[key], *values_in(key, known[key], text))):
+            return f"{key}={text!r} became {told[key]!r}"
+    for task, (true, pred) in enumerate(run.predictions):
+        classes = sum(run.record.stream.task_sizes[: task + 1])
+        if {*true.tolist()} != {*range(classes)} or not {*pred.tolist()} <= {*range(classes)}:
+            return f"labels after task {task}: {true.tolist()}, {pred.tolist()}"
+    right = [sum(map(int, true == pred)) / len(true) for true, pred in run.predictions]
+    if [round(share, 9) for share in run.metrics["accuracy_after_task"]] != [round(share, 9) for share in right]:
+        return f"accuracies {run.metrics['accuracy_after_task']} instead of {right}"
+    return "" if all(line["loss"] is not None for line in run.step_log()) else "a loss that is no number"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _near(setting: Setting) -> list[str]:

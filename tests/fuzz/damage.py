@@ -7,11 +7,12 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from fuzz_world import World, answered, copy_of, states, tables, the_run, wrong
+from fuzz_world import Answer, World, answered, copy_of, states, tables, the_run, wrong
 from helpers.tiny import result_files
 from helpers.vit import state_of, tiny_vit
 
@@ -44,15 +45,19 @@ def _flip(content: bytes, rng: random.Random) -> bytes:
     return content[:place] + bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1 :]
 
 
-def _some_number(new: bytes) -> Callable[[bytes, random.Random], bytes]:
+def _some_number(new: Callable[[bytes], bytes]) -> Callable[[bytes, random.Random], bytes]:
     def change(content: bytes, rng: random.Random) -> bytes:
-        places = list(re.finditer(rb"\d+", content))[:2000]
+        places = list(re.finditer(rb"\d{1,15}", content))[:2000]
         if not places:
-            return content + new
+            return content + new(b"0")
         place = rng.choice(places)
-        return content[: place.start()] + new + content[place.end() :]
+        return content[: place.start()] + new(place[0]) + content[place.end() :]
 
     return change
+
+
+def _by_one(step: int) -> Callable[[bytes], bytes]:
+    return lambda number: b"%d" % abs(int(number) + step)
 
 
 def _directory(file: Path, rng: random.Random) -> None:
@@ -97,10 +102,11 @@ DAMAGES: dict[str, Damage] = {
     "garbage": _bytes(lambda content, rng: rng.randbytes(200)),
     "garbage behind": _bytes(lambda content, rng: content + rng.randbytes(9)),
     "zeros": _bytes(lambda content, rng: bytes(len(content))),
-    "NaN": _bytes(_some_number(b"NaN")),
-    "infinite": _bytes(_some_number(b"-Infinity")),
-    "a huge number": _bytes(_some_number(b"9" * 5000)),
-    "another number": _bytes(_some_number(b"7")),
+    "NaN": _bytes(_some_number(lambda number: b"NaN")),
+    "infinite": _bytes(_some_number(lambda number: b"-Infinity")),
+    "a huge number": _bytes(_some_number(lambda number: b"9" * 5000)),
+    "a number one higher": _bytes(_some_number(_by_one(1))),
+    "a number one lower": _bytes(_some_number(_by_one(-1))),
     "deep nesting": _bytes(lambda content, rng: b"[" * 100_000),
     "deep tables": _bytes(lambda content, rng: b'{"a":' * 100_000),
     "another kind": _bytes(
@@ -112,6 +118,7 @@ DAMAGES: dict[str, Damage] = {
     "a link to itself": _loop,
     "swapped": _swapped,
 }
+FROM_ANOTHER = "from another run"
 BAD_VALUES: tuple[Any, ...] = (
     None, -1, 0, 10**20, 1e300, -0.5, True, "", "a" * 5000, "\x1b[31m", "💥", "\udcff", [], {}, [[[]]],
     {"a": {"b": []}}, [None], ["a", 1], 2**63, 1e-320,
@@ -151,9 +158,12 @@ class DamageCase:
     def __str__(self) -> str:
         return f"{self.what}: {self.file}: {self.damage}"
 
-    def apply(self, file: Path) -> None:
+    def apply(self, file: Path, world: World) -> None:
         rng = random.Random(self.number)
-        (resealed if self.damage == "resealed" else DAMAGES[self.damage])(file, rng)
+        if self.damage == FROM_ANOTHER:
+            shutil.copy(the_run(world.finished, seed=2) / self.file, file)
+        else:
+            (resealed if self.damage == "resealed" else DAMAGES[self.damage])(file, rng)
 
 
 def draw_damage(rng: random.Random, world: World) -> DamageCase:
@@ -161,8 +171,12 @@ def draw_damage(rng: random.Random, world: World) -> DamageCase:
     what = rng.choices(list(CHECKS), weights=[10, 10, 4, 4, 2, 4])[0]
     files = files_of(what, world)
     file = rng.choice(files)
-    sealed = what in ("finished", "half") and file in ("run.json", "result.json")
-    damage = "resealed" if sealed and rng.random() < 0.5 else rng.choice(list(DAMAGES))
+    damage = rng.choice(list(DAMAGES))
+    if what in ("finished", "half"):
+        if file in ("run.json", "result.json") and rng.random() < 0.4:
+            damage = "resealed"
+        elif (the_run(world.finished, seed=2) / file).is_file() and rng.random() < 0.1:
+            damage = FROM_ANOTHER
     return DamageCase(what, file, damage, rng.randrange(2**32))
 
 
@@ -183,29 +197,37 @@ def files_of(what: str, world: World) -> list[str]:
 
 
 def check_finished(case: DamageCase, world: World, place: Path) -> str:
-    """Report, status, the model and the same command again, on a finished run."""
+    """One of report, the same command again and predict, on a finished run; and its status."""
     runs = copy_of(world.finished, place / "runs")
     run = the_run(runs)
-    case.apply(run / case.file)
-    said = answered("report", run, "-o", place / "report")
-    problem = wrong(said, at_once=False)
-    if not problem and said.status == 0 and case.damage != "resealed" and not case.file.startswith(("run", "log")):
-        problem = "" if tables(place / "report") == _good_tables(world) else "the report shows other numbers"
-    named = "" if case.damage == "resealed" else case.file.split("/")[0]
-    if not problem and said.status == 2 and (named not in said.err or "remove " not in said.err):
-        problem = f"no file or way out is named: {said.err}"
-    if problem:
-        return f"report: {problem}"
+    case.apply(run / case.file, world)
     shown = answered("status", runs, "--json")
     if shown.status or not set(states(shown.out)) <= set(STATES):
         return f"status: {wrong(shown) or shown}"
-    again = answered(*world.command(runs))
+    asked = random.Random(f"{case.number} asked").choice((_check_report, _check_again, _check_predictions))
+    problem = asked(case, world, run)
+    return f"{asked.__name__[7:]}: {problem}" if problem else _check_checkpoint(world, run)
+
+
+def _check_report(case: DamageCase, world: World, run: Path) -> str:
+    """The damage is named with the way out, or the tables are those of the whole run."""
+    said = answered("report", run, "-o", run.parent / "report")
+    if (problem := wrong(said, at_once=False)) or case.damage == "resealed":
+        return problem
+    if said.status == 2:
+        told = case.file.split("/")[0] in said.err or (case.damage == FROM_ANOTHER and "result.json" in said.err)
+        return "" if told and "remove " in said.err else f"no file or way out is named: {said.err}"
+    return "" if tables(run.parent / "report") == _good_tables(world) else "other numbers"
+
+
+def _check_again(case: DamageCase, world: World, run: Path) -> str:
+    """The same command again refuses what is damaged, or leaves a whole run."""
+    again = answered(*world.command(run.parent))
     if problem := wrong(again, at_once=False):
-        return f"run: {problem}"
+        return problem
     judged = case.damage != "resealed" and not case.file.startswith(("checkpoint", "log", KEPT))
-    if judged and again.status == 0 and (differing := _differing(the_run(world.finished), run)):
-        return f"run: accepted, with other files than before: {differing}"
-    return _check_checkpoint(case, world, run) or _check_predictions(case, world, run, the_run(world.finished))
+    differing = _differing(the_run(world.finished), run) if judged and again.status == 0 else []
+    return f"accepted, with other files than before: {differing}" if differing else ""
 
 
 def _differing(whole: Path, run: Path) -> list[str]:
@@ -223,7 +245,7 @@ def _value(files: dict[str, bytes], name: str) -> Any:
         return files.get(name)
 
 
-def _check_checkpoint(case: DamageCase, world: World, run: Path) -> str:
+def _check_checkpoint(world: World, run: Path) -> str:
     whole = the_run(world.finished)
     for task in (None, 1, 2):
         wanted = load_checkpoint(whole / "checkpoint", task)
@@ -238,20 +260,26 @@ def _check_checkpoint(case: DamageCase, world: World, run: Path) -> str:
     return ""
 
 
-def _check_predictions(case: DamageCase, world: World, model: Path, whole: Path) -> str:
+def _check_predictions(case: DamageCase, world: World, model: Path) -> str:
     """The damaged model is refused, or predicts as the whole one."""
-    found, wanted = (answered("predict", path, world.image, "--device", "cpu") for path in (model, whole))
+    whole = _model(world) if case.what == "model" else the_run(world.finished)
+    found, wanted = answered("predict", model, world.image, "--device", "cpu"), _said_by(whole, world)
     if problem := wrong(found, at_once=False):
-        return f"predict: {problem}"
+        return problem
     same = case.damage == "resealed" or found.status == 2 or (found.out, found.err) == (wanted.out, wanted.err)
-    return "" if same else f"predict: {found} instead of {wanted}"
+    return "" if same else f"{found} instead of {wanted}"
+
+
+@cache
+def _said_by(whole: Path, world: World) -> Answer:
+    return answered("predict", whole, world.image, "--device", "cpu")
 
 
 def check_half(case: DamageCase, world: World, place: Path) -> str:
     """The same command again goes on to the end of an undisturbed run, or says what is damaged."""
     runs = copy_of(world.half, place / "runs")
     run = the_run(runs)
-    case.apply(run / case.file)
+    case.apply(run / case.file, world)
     answer = answered(*world.command(runs))
     if problem := wrong(answer, at_once=False):
         return problem
@@ -264,8 +292,8 @@ def check_half(case: DamageCase, world: World, place: Path) -> str:
 def check_model(case: DamageCase, world: World, place: Path) -> str:
     """An exported model is refused, or predicts as before."""
     model = copy_of(_model(world), place / "model")
-    case.apply(model / case.file)
-    return _check_predictions(case, world, model, _model(world))
+    case.apply(model / case.file, world)
+    return _check_predictions(case, world, model)
 
 
 def check_manifest(case: DamageCase, world: World, place: Path) -> str:
@@ -273,7 +301,7 @@ def check_manifest(case: DamageCase, world: World, place: Path) -> str:
     file = place / case.file
     whole = _manifest(world)
     shutil.copy(whole, file)
-    case.apply(file)
+    case.apply(file, world)
     given = world.settings("l2p", manifest=str(file), output=str(place / "out"), losses="ce", seeds="1")
     given = [item for item in given if not item.startswith(("n_max=", "n_min=", "test_per_class="))]
     answer = answered("run", "l2p", "folder_lt", *given, "--quick")
@@ -288,7 +316,7 @@ def check_weights(case: DamageCase, world: World, place: Path) -> str:
     """Refused in a sentence, or numbers that a network can be made of."""
     file = place / case.file
     shutil.copy(_weights(world) / case.file, file)
-    case.apply(file)
+    case.apply(file, world)
     try:
         vit = build_backbone("vit_fuzz", file)
     except UserError as error:
@@ -299,7 +327,7 @@ def check_weights(case: DamageCase, world: World, place: Path) -> str:
 def check_image(case: DamageCase, world: World, place: Path) -> str:
     """The image is named, or readable as it is."""
     images = copy_of(world.images, place / "images")
-    case.apply(images / case.file)
+    case.apply(images / case.file, world)
     given = world.settings("simplecil", data_root=str(images), output=str(place / "out"), n_max="7", law="none")
     given = [item for item in given if not item.startswith("n_min")]
     answer = answered("run", "simplecil", "folder_lt", *given, "--quick")

@@ -20,7 +20,7 @@ LONGEST_SENTENCE = 400
 SMALL = {"ranpac": ("M=40",), "mos": ("crct_epochs=2",), "coda_prompt": ("prompt_param=[12,4,0]",)}
 SETTINGS = {
     "backbone": VIT, "weights": "random", "img_size": "8", "n_max": "6", "n_min": "2", "test_per_class": "2",
-    "tasks": "2", "device": "cpu", "workers": "0",
+    "tasks": "2", "device": "cpu", "workers": "0", "threads": "1",
 }  # fmt: skip
 
 
@@ -81,9 +81,9 @@ def make_world(root: Path) -> World:
     return world
 
 
-def the_run(folder: Path) -> Path:
-    """The run of seed 1."""
-    return next(path for path in find_runs([folder]) if "-s1-" in path.name)
+def the_run(folder: Path, seed: int = 1) -> Path:
+    """The run of a seed."""
+    return next(path for path in find_runs([folder]) if f"-s{seed}-" in path.name)
 
 
 def copy_of(source: Path, place: Path) -> Path:

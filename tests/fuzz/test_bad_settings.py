@@ -62,4 +62,10 @@ def test_the_fuzzer_notices_what_is_accepted_wrongly(world, monkeypatch):
     for key, text in (("init_lr", "1e300"), ("init_lr", "nan"), ("batch_size", "-1"), ("focal.gamma", "-1")):
         problem, accepted = check_plan(SettingsCase("l2p", ((key, text),)), world)
         assert accepted and problem.startswith(f"accepted {key}=")
+    monkeypatch.undo()
+    scalar = Setting._scalar
+    wrong = ("batch_size", "init_lr", "seeds", "tasks")
+    monkeypatch.setattr(Setting, "_scalar", lambda own, text: scalar(own, text + "0" * (own.name in wrong)))
+    for key in wrong:
+        assert check_plan(SettingsCase("l2p", ((key, "1"),)), world)[0].startswith(f"{key}='1' is planned as [10")
     assert LOSSES  # the losses' options are among the settings
