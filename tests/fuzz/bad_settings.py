@@ -99,9 +99,9 @@ def check_plan(case: SettingsCase, world: World) -> tuple[str, bool]:
 
 def values_in(key: str, setting: Setting, text: str) -> list[str]:
     """The texts of the values; a comma does not part two in a list, nor in what is said of the machine."""
-    if key in settings_of(Machine):
-        return [text]
-    return [text.strip()] if setting.many else split_values(text)
+    if setting.many or key in settings_of(Machine):
+        return [text if setting.kind is str else text.strip()]
+    return split_values(text)
 
 
 def meant(setting: Setting, text: str) -> Any:
