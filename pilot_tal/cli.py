@@ -1,5 +1,6 @@
 """`pilot-tal`: the command line. Each command lives in `pilot_tal/commands/`."""
 
+import inspect
 import re
 import signal
 import sys
@@ -61,6 +62,7 @@ def main() -> None:
     SIGTERM, which schedulers send, ends a command in good order as Ctrl-C does, with status 143.
     """
     sys.argv = mark_slurm(sys.argv)
+    _spell_examples()
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         status = app(standalone_mode=False)
@@ -73,6 +75,13 @@ def main() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     sys.exit(status or 0)
+
+
+def _spell_examples() -> None:
+    """The examples in the help can be typed as they stand: the program is named as it was called."""
+    for info in (*app.registered_commands, app.registered_callback):
+        if info is not None and info.callback is not None:
+            info.help = (inspect.getdoc(info.callback) or "").replace(": pilot-tal ", f": {command()} ")
 
 
 def _sentence(error: Exception) -> str | None:

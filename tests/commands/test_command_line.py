@@ -1,7 +1,7 @@
 """How the command line answers: help with an example, and errors as one sentence on standard error."""
 
 import pytest
-from helpers.cli import ask
+from helpers.cli import ask, process
 
 from pilot_tal.cli import app
 
@@ -14,6 +14,11 @@ def test_help_shows_an_example(command):
     assert answer.status == 0 and not answer.err
     wanted = f"pilot-tal {command or 'compare'} "
     assert "Example" in answer.out and wanted in " ".join(answer.out.split()).replace("│", "")
+
+
+def test_examples_name_the_program_as_it_was_called():
+    out, _ = process("list", "--help").communicate(timeout=120)
+    assert "-m pilot_tal list l2p --dataset demo_lt" in " ".join(out.split())
 
 
 def test_alone_it_shows_its_help():
