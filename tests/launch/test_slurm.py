@@ -150,8 +150,9 @@ class TestCluster:
         status, printed = pilot(*compare)
         assert status == 0 and "submitted 12 of 12 runs in 3 jobs" in printed, printed
         assert pilot(*compare)[1].startswith("nothing to submit")
-        self._disturb(cluster, output)
+        requeued = self._disturb(cluster, output)
         (tmp_path / "wake").touch()
+        cluster.command("scontrol", "update", f"JobId={requeued}", "StartTime=now")  # SLURM lets it wait two minutes
         wait_for(lambda: not any(run["state"] in ("queued", "running") for run in running(output).values()))
         cluster.wait()
 
@@ -172,8 +173,11 @@ class TestCluster:
         assert finished(output) == finished(tmp_path / "here") and len(finished(output)) == 9
         assert sorted(run["state"] for run in running(output).values()) == ["done"] * 9 + ["failed"] * 3
 
-    def _disturb(self, cluster, output: Path) -> None:
-        """Both running jobs sleep in the second task of a cell; the third job comes when there is room."""
+    def _disturb(self, cluster, output: Path) -> str:
+        """Both running jobs sleep in the second task of a cell; the third job comes when there is room.
+
+        Gives the job that is requeued.
+        """
 
         def asleep() -> list[dict]:
             found = [run for run in running(output).values() if run["state"] == "running"]
@@ -190,6 +194,7 @@ class TestCluster:
         subprocess.run(["kill", "-9", str(pid)], check=True)
         restarts = cluster.command("scontrol", "show", "job", job(second))
         assert "Restarts=1" in restarts, restarts
+        return job(second)
 
     def test_what_sbatch_says_is_said(self, pilot, images, tmp_path):
         given = settings(images, tmp_path / "runs", "seeds=1")

@@ -214,10 +214,6 @@ def test_command_refuses_an_empty_path(tmp_path, demo_runs):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_shows_an_example():
-    assert "pilot-tal report runs -o report" in command("--help").stdout
-
-
 def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, demo_runs, monkeypatch):
     written = []
 
