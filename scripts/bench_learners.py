@@ -18,13 +18,13 @@ Plain forward and learner take turns, and the median of each is reported, so tha
 """
 
 import argparse
+import contextlib
 import os
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler's own messages, before torch reads it
 
 import torch
 
@@ -165,6 +165,20 @@ def training_step(bench: Bench, learner: Learner, task: TaskInfo) -> Callable[[]
     return step
 
 
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """The profiler's own lines come from below Python, so the file itself is turned away meanwhile."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def peak_memory(bench: Bench, run: Callable[[], object]) -> float:
     """MB that a call allocates on top of what is there: by CUDA's counters, or torch's profiler on a CPU."""
     if bench.device.type == "cuda":
@@ -172,7 +186,8 @@ def peak_memory(bench: Bench, run: Callable[[], object]) -> float:
         before = torch.cuda.memory_allocated()
         run()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with silent(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         run()
     level = peak = 0
     for event in profile.profiler.kineto_results.events():

@@ -1,11 +1,13 @@
 """How much faster several runs at a time are, and how much memory they share.
 
-    python scripts/bench_plan.py                         # the demo's comparison, six runs, jobs=1 and jobs=auto
+    python scripts/bench_plan.py                         # the demo's comparison, six runs, in three ways
     python scripts/bench_plan.py epochs=2                # the same, shorter
     python scripts/bench_plan.py --memory [--workers 8]  # memory of eight workers on one dataset
 
-Times are those of the whole command, report included. Memory is the proportional set size (PSS): a page that n
-processes share counts 1/n in each of them, so the sum counts it once. Leave the machine alone meanwhile.
+Times are those of the whole command, report included: one run after the other on one thread (the same bytes as
+jobs=auto), one after the other on all cores, and as many at a time as there are cores. Memory is the proportional set
+size (PSS): a page that n processes share counts 1/n in each of them, so the sum counts it once. Leave the machine alone
+meanwhile.
 """
 
 import argparse
@@ -37,14 +39,15 @@ def measure_time(options: argparse.Namespace, folder: Path) -> None:
     if compare(options, folder / "none", "--dry-run", stdout=subprocess.DEVNULL).wait() != 0:
         sys.exit("the comparison cannot be planned")
     seconds = {}
-    for jobs in ("1", "auto"):
+    *others, auto = cases = ("jobs=1 threads=1", "jobs=1", "jobs=auto")
+    for case in cases:
         start = time.perf_counter()
-        started = compare(options, folder / jobs, f"jobs={jobs}")
-        if started.wait() != 0:
-            sys.exit(f"the comparison with jobs={jobs} failed")
-        seconds[jobs] = time.perf_counter() - start
-        print(f"jobs={jobs}: {seconds[jobs]:.1f} s", flush=True)
-    print(f"{seconds['1'] / seconds['auto']:.2f} times as fast on {os.cpu_count()} cores")
+        if compare(options, folder / case.replace(" ", "-"), *case.split()).wait() != 0:
+            sys.exit(f"the comparison with {case} failed")
+        seconds[case] = time.perf_counter() - start
+        print(f"{case}: {seconds[case]:.1f} s", flush=True)
+    for case in others:
+        print(f"{auto} is {seconds[case] / seconds[auto]:.2f} times as fast as {case} on {os.cpu_count()} cores")
 
 
 def measure_memory(options: argparse.Namespace, folder: Path) -> None:
