@@ -79,9 +79,10 @@ def main() -> None:
 
 def _spell_examples() -> None:
     """The examples in the help can be typed as they stand: the program is named as it was called."""
+    program = command()
     for info in (*app.registered_commands, app.registered_callback):
         if info is not None and info.callback is not None:
-            info.help = (inspect.getdoc(info.callback) or "").replace(": pilot-tal ", f": {command()} ")
+            info.help = (inspect.getdoc(info.callback) or "").replace(": pilot-tal ", f": {program} ")
 
 
 def _sentence(error: Exception) -> str | None:
