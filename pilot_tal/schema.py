@@ -3,7 +3,7 @@
     def __init__(self, gamma: Annotated[float, Rule("how much easy samples fade", 0, 100)] = 2.0): ...
 
 A parameter of a class, or a field of a dataclass, that is annotated with a `Rule` is a setting. `settings_of` lists
-them, `Setting.parse` reads one from the command line, `Setting.check` takes one from YAML, JSON or Python, and
+them, `Option.parse` reads one from the command line, `Option.check` takes one from YAML, JSON or Python, and
 `build` makes the object from checked values. Dataclasses may nest; that is how a run's record is read back.
 """
 
@@ -58,7 +58,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Option:
     """One setting: `kind` is int, float, bool, str, dict or a dataclass; `many` says that it is a list of them."""
 
     name: str
@@ -169,13 +169,13 @@ class Setting:
         return UserError(f"{self.name} must be {self.allowed}, got {_shown(value)}")
 
 
-def settings_of(made: Callable[..., Any]) -> Mapping[str, Setting]:
+def settings_of(made: Callable[..., Any]) -> Mapping[str, Option]:
     """The settings of a class: its parameters with a `Rule`, and all fields of a dataclass."""
     return _read_settings(made)
 
 
 @cache
-def _read_settings(made: Any) -> Mapping[str, Setting]:
+def _read_settings(made: Any) -> Mapping[str, Option]:
     fields = dataclasses.is_dataclass(made)
     hints = get_type_hints(made if fields else made.__init__, include_extras=True)
     found = {}
@@ -186,7 +186,7 @@ def _read_settings(made: Any) -> Mapping[str, Setting]:
         if rule is None and not fields:
             continue
         kind, many, optional = _kind(get_args(hint)[0] if rule else hint)
-        found[name] = Setting(name, kind, parameter.default, rule or Rule(), many, optional)
+        found[name] = Option(name, kind, parameter.default, rule or Rule(), many, optional)
     return types.MappingProxyType(found)
 
 
@@ -213,7 +213,7 @@ def build(made: Callable[..., Made], values: Mapping[str, Any], of: str = "") ->
     return made(**{name: known[name].check(value) for name, value in values.items()})
 
 
-def unknown_setting(name: str, known: Mapping[str, Setting], of: str) -> UserError:
+def unknown_setting(name: str, known: Mapping[str, Option], of: str) -> UserError:
     """The error for a setting that does not exist."""
     if not known:
         return UserError(f"{of or 'this'} has no settings, got {_shown(name)}")

@@ -33,7 +33,7 @@ def block_seconds(loss, logits, targets, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-class Cell:
+class Pair:
     """Cross-entropy and the loss `name` on one batch, and the fastest seconds a call of either so far."""
 
     def __init__(self, name: str, batch: int, classes: int, device: str):
@@ -63,7 +63,7 @@ def main() -> None:
     torch.manual_seed(0)
     print(f"microseconds a call, forward + backward; torch {torch.__version__}, {arguments.device}")
     cells = {
-        (batch, classes): Cell(arguments.loss, batch, classes, arguments.device)
+        (batch, classes): Pair(arguments.loss, batch, classes, arguments.device)
         for batch in BATCHES
         for classes in CLASSES
     }

@@ -84,7 +84,7 @@ class SlurmConfig:
         }
 
 
-class Job:
+class SlurmJob:
     """What a job does: some cells, each given as the arguments of its `pilot-tal run`."""
 
     def __init__(self, commands: Sequence[Sequence[str]]):
@@ -137,7 +137,7 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
     machine = _on_a_node(plan.machine, config)
     commands = [run_arguments(cell.config, machine, plan.plugins) for cell in todo]
     size = config.cells_per_job
-    jobs = [Job(commands[start : start + size]) for start in range(0, len(commands), size)]
+    jobs = [SlurmJob(commands[start : start + size]) for start in range(0, len(commands), size)]
     if dry_run:
         typer.echo(_script(output, config, len(jobs)))
         typer.echo(f"{len(todo)} of {len(every)} runs to submit, in {len(jobs)} jobs", err=True)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from data_lt.errors import UserError
-from pilot_tal.schema import Setting, settings_of
+from pilot_tal.schema import Option, settings_of
 from pilot_tal.stream.task import TaskInfo
 
 KNOWLEDGE = ("nothing", "the counts so far", "the prior")
@@ -29,7 +29,7 @@ class TaskLoss(nn.Module):
     """As in a report."""
     knows: ClassVar[str] = "nothing"
     """What it knows of the classes' frequencies: nothing, the counts so far, or the prior (see `KNOWLEDGE`)."""
-    _settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})
+    _settings: ClassVar[Mapping[str, Option]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)

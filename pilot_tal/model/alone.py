@@ -16,14 +16,14 @@ KEPT = "alone.json"
 
 
 @dataclass(frozen=True)
-class Difference:
+class Disagreement:
     """On `differ` of `compared` test images the run said something else."""
 
     differ: int
     compared: int
 
 
-def find_difference(stored: StoredModel, label: Callable[[Sequence[Path]], list[str]]) -> Difference | None:
+def find_difference(stored: StoredModel, label: Callable[[Sequence[Path]], list[str]]) -> Disagreement | None:
     """What is known already, or else what a comparison on the run's test images gives; None without the images.
 
     Args:
@@ -31,7 +31,7 @@ def find_difference(stored: StoredModel, label: Callable[[Sequence[Path]], list[
         label: Gives the model's own labels of images.
     """
     if not stored.is_run:
-        return build(Difference, stored.alone) if stored.alone else None
+        return build(Disagreement, stored.alone) if stored.alone else None
     file, task = stored.path / KEPT, str(stored.tasks_done)
     known = _kept(file)
     if task not in known:
@@ -41,10 +41,10 @@ def find_difference(stored: StoredModel, label: Callable[[Sequence[Path]], list[
         known[task] = asdict(found)
         with contextlib.suppress(UserError):  # whoever may only read the run compares again the next time
             write_sealed(file, known)
-    return build(Difference, known[task])
+    return build(Disagreement, known[task])
 
 
-def sentence(method: str, difference: Difference | None) -> str:
+def sentence(method: str, difference: Disagreement | None) -> str:
     """What a user must know before the labels."""
     text = f"{method} let the images of a batch vote in this run; here every image is judged alone"
     if difference is None:
@@ -52,7 +52,7 @@ def sentence(method: str, difference: Difference | None) -> str:
     return f"{text}, which gives another label for {difference.differ} of {difference.compared} of its test images."
 
 
-def _compare(stored: StoredModel, label: Callable[[Sequence[Path]], list[str]]) -> Difference | None:
+def _compare(stored: StoredModel, label: Callable[[Sequence[Path]], list[str]]) -> Disagreement | None:
     run, task = load_run(stored.path), stored.tasks_done - 1
     names, classes = run.images(task), stored.record.stream.class_names
     chosen = range(0, len(names), -(-len(names) // MOST_COMPARED))
@@ -60,7 +60,7 @@ def _compare(stored: StoredModel, label: Callable[[Sequence[Path]], list[str]]) 
         files = [Path(str(environment.get("images"))) / names[place] for place in chosen]
         if all(file.is_file() for file in files):
             said = [classes[run.predictions[task][1][place]] for place in chosen]
-            return Difference(sum(a != b for a, b in zip(label(files), said, strict=True)), len(files))
+            return Disagreement(sum(a != b for a, b in zip(label(files), said, strict=True)), len(files))
     return None
 
 
@@ -68,6 +68,6 @@ def _kept(file: Path) -> dict[str, Any]:
     with contextlib.suppress(UserError):
         content = read_sealed(file) if file.is_file() else {}
         for entry in content.values():
-            build(Difference, entry if isinstance(entry, dict) else {})
+            build(Disagreement, entry if isinstance(entry, dict) else {})
         return content
     return {}

@@ -6,7 +6,7 @@ import yaml
 
 from data_lt import CARDS
 from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.model.alone import Difference, sentence
+from pilot_tal.model.alone import Disagreement, sentence
 from pilot_tal.model.stored import GRAPH, VIT, AboutModel
 from pilot_tal.record.run_dir import StoredRun
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
@@ -159,7 +159,7 @@ def _limits(about: AboutModel, run: StoredRun) -> list[str]:
     if about.tasks_done < about.record.num_tasks:
         found.append(f"This is the model after {about.tasks_done} of {about.record.num_tasks} tasks.")
     if about.alone:
-        found.append(sentence(about.record.method.title, build(Difference, about.alone)))
+        found.append(sentence(about.record.method.title, build(Disagreement, about.alone)))
     found.append(
         "It always answers with one of its classes, also for images that show none of them; rare classes have been "
         "tested on few images."

@@ -16,7 +16,7 @@ from data_lt.pictures import read_picture, to_rgb
 from data_lt.progress import progress
 from pilot_tal.engine.loop import autocast, tensor_cores
 from pilot_tal.learners import Learner
-from pilot_tal.model.alone import Difference, find_difference, sentence
+from pilot_tal.model.alone import Disagreement, find_difference, sentence
 from pilot_tal.model.stored import StoredModel
 
 ImageLike = str | Path | Image.Image | Tensor
@@ -102,13 +102,13 @@ class Model:
         with tensor_cores(self.device, self._precision), autocast(self.device, self._precision):
             return self.learner.scores(x.to(self.device, non_blocking=True)).float()
 
-    def difference(self) -> Difference | None:
+    def difference(self) -> Disagreement | None:
         """How often the run said something else on its own test images; None if nothing can be told.
 
         Only a model that is `scored_alone` can differ. The images are looked for where the run had them; what was
         found is kept in the run directory.
         """
-        return find_difference(self._stored, self._labels) if self.scored_alone else Difference(0, 0)
+        return find_difference(self._stored, self._labels) if self.scored_alone else Disagreement(0, 0)
 
     def how_it_scores(self) -> str | None:
         """The sentence for a user whose run let a batch vote, or None. Who asks is not told again by `predict`."""

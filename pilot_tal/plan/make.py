@@ -29,7 +29,7 @@ from pilot_tal.plan.defaults import defaults
 from pilot_tal.plan.parse import parse_items, split_values
 from pilot_tal.plan.plugins import load_plugins
 from pilot_tal.record.run_record import NO_LOSS
-from pilot_tal.schema import Made, Rule, Setting, build, defaults_of, settings_of
+from pilot_tal.schema import Made, Option, Rule, build, defaults_of, settings_of
 
 ALL = "all"
 MOST_RUNS = 10_000
@@ -97,7 +97,7 @@ def make_plan(
     return Plan(tuple(runs), machine, plugins)
 
 
-def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Setting]) -> UserError:
+def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Option]) -> UserError:
     others = {method: found[key].name for method in LEARNERS if key in (found := known_settings(method))}
     if others:
         name = next(iter(others.values()))
@@ -105,7 +105,7 @@ def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Setting])
     return unknown_name("setting", key, (setting.name for setting in known.values()), command("list", methods[0]))
 
 
-def known_settings(method: str) -> dict[str, Setting]:
+def known_settings(method: str) -> dict[str, Option]:
     """Every key that `key=value` takes for a method."""
     groups = (Choices, RunSettings, DataConfig, Machine, LEARNERS[method].config_class)
     known = {name: setting for group in groups for name, setting in settings_of(group).items()}
@@ -152,14 +152,14 @@ def _changed(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, A
     return {key: [value, usual.get(key)] for key, value in values.items() if value != usual.get(key)}
 
 
-def _product(given: Mapping[str, str], known: Mapping[str, Setting]) -> Iterable[dict[str, Any]]:
+def _product(given: Mapping[str, str], known: Mapping[str, Option]) -> Iterable[dict[str, Any]]:
     """Every combination of the values given for these settings."""
     axes = {key: _values(known[key], text) for key, text in given.items() if key in known}
     for combination in itertools.product(*axes.values()):
         yield dict(zip(axes, combination, strict=True))
 
 
-def _values(setting: Setting, text: str) -> list[Any]:
+def _values(setting: Option, text: str) -> list[Any]:
     texts = split_values(text)
     return [setting.parse(part) for part in texts] if texts else [setting.parse("")]
 

@@ -35,7 +35,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """What is printed, with a smaller detail behind it, and the unrounded values by name (percent)."""
 
     text: str
@@ -53,7 +53,7 @@ class Table:
     title: str
     columns: Sequence[tuple[str, ...]]
     labels: int
-    rows: list[list[Cell]] = field(default_factory=list)
+    rows: list[list[Entry]] = field(default_factory=list)
     rules: set[int] = field(default_factory=set)
     """Rows above which a rule is drawn."""
 
@@ -74,37 +74,37 @@ class Table:
         return (*own, *padded[: level + 1])
 
 
-def name_cell(name: str | SupportsInt) -> Cell:
+def name_cell(name: str | SupportsInt) -> Entry:
     """A name or a whole number that is printed as it is."""
-    return Cell(str(name), values=() if isinstance(name, str) else (("", int(name)),))
+    return Entry(str(name), values=() if isinstance(name, str) else (("", int(name)),))
 
 
-def spread_cell(spread: Spread | None, best: bool = False) -> Cell:
+def spread_cell(spread: Spread | None, best: bool = False) -> Entry:
     """Mean ± deviation; a dash where there is none."""
     if spread is None:
-        return Cell("–", values=(("mean", None), ("std", None)))
+        return Entry("–", values=(("mean", None), ("std", None)))
     values = (("mean", _percent(spread.mean)), ("std", _percent(spread.std)))
     detail = f"± {percent(spread.std)}" if spread.std is not None else ""
-    return Cell(percent(spread.mean), detail, values, best)
+    return Entry(percent(spread.mean), detail, values, best)
 
 
-def difference_cell(difference: Difference | None) -> Cell:
+def difference_cell(difference: Difference | None) -> Entry:
     """Paired difference with its interval."""
     if difference is None:
-        return Cell("–", values=tuple((key, None) for key in ("mean", "low", "high", "seeds")))
+        return Entry("–", values=tuple((key, None) for key in ("mean", "low", "high", "seeds")))
     found = {key: _percent(getattr(difference, key)) for key in ("mean", "low", "high")}
     detail = f"({interval(difference) or 'one seed'})"
-    return Cell(points(difference.mean), detail, (*found.items(), ("seeds", difference.n)))
+    return Entry(points(difference.mean), detail, (*found.items(), ("seeds", difference.n)))
 
 
-def percent_cell(value: float | None, digits: int = 2, best: bool = False, top: bool = False) -> Cell:
+def percent_cell(value: float | None, digits: int = 2, best: bool = False, top: bool = False) -> Entry:
     """One fraction in percent."""
-    return Cell(percent(value, digits), values=(("", _percent(value)),), best=best, top=top)
+    return Entry(percent(value, digits), values=(("", _percent(value)),), best=best, top=top)
 
 
-def points_cell(value: float | None, digits: int = 2) -> Cell:
+def points_cell(value: float | None, digits: int = 2) -> Entry:
     """One difference of fractions in points, with its sign."""
-    return Cell("–" if value is None else points(value, digits), values=(("", _percent(value)),))
+    return Entry("–" if value is None else points(value, digits), values=(("", _percent(value)),))
 
 
 def to_csv(table: Table) -> str:
@@ -187,7 +187,7 @@ def _latex_title(title: str) -> str:
     return _latex_start(latex(title))
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: Entry) -> str:
     text = _latex_start(latex(cell.text))
     text = rf"\textbf{{{text}}}" if cell.best else text
     text = rf"\underline{{{text}}}" if cell.top else text
@@ -199,7 +199,7 @@ def _latex_start(text: str) -> str:
     return f"{{{text[0]}}}{text[1:]}" if text.startswith(("[", "*")) else text
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: Entry) -> str:
     text = f"**{markdown(cell.text)}**" if cell.best else markdown(cell.text)
     return f"{text} {markdown(cell.detail)}" if cell.detail else text
 

@@ -9,7 +9,7 @@ from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.record.states import state_of
 from pilot_tal.report.ablation import grids
 from pilot_tal.report.display import clean, exact
-from pilot_tal.report.formats import Cell, Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
+from pilot_tal.report.formats import Entry, Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
 from pilot_tal.report.paper import method_place, paper_numbers
 from pilot_tal.report.study import BASELINE, BASELINE_TITLE, Arm, Setting, Study
 
@@ -169,7 +169,7 @@ def unfinished_table(study: Study) -> Table:
         arguments = (stream.task_sizes, stream.train_counts, stream.class_order)
         metrics = summarize(run.predictions, *arguments) if run.predictions else {}
         why = clean(state.detail)[:120] if state.state == "failed" else ""
-        names = [name_cell(clean(run.path.name)), Cell(state.state, why)]
+        names = [name_cell(clean(run.path.name)), Entry(state.state, why)]
         names.append(name_cell(f"{run.tasks_done} of {run.record.num_tasks}"))
         table.rows.append([*names, *(percent_cell(metrics.get(key)) for key in _OVERVIEW)])
     return table

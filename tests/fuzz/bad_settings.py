@@ -15,7 +15,7 @@ from pilot_tal.plan.defaults import defaults
 from pilot_tal.plan.make import known_settings
 from pilot_tal.plan.parse import split_values
 from pilot_tal.record.run_dir import StoredRun, find_runs, load_run
-from pilot_tal.schema import Setting, settings_of
+from pilot_tal.schema import Option, settings_of
 
 NASTY = (
     "", " ", "\t", "nan", "inf", "-inf", "-1", "-0.5", "0", "-0.0", "1e300", "-1e300", "1e-300", "1e20", "0x10",
@@ -97,14 +97,14 @@ def check_plan(case: SettingsCase, world: World) -> tuple[str, bool]:
     return "", True
 
 
-def values_in(key: str, setting: Setting, text: str) -> list[str]:
+def values_in(key: str, setting: Option, text: str) -> list[str]:
     """The texts of the values; a comma does not part two in a list, nor in what is said of the machine."""
     if setting.many or key in settings_of(Machine):
         return [text if setting.kind is str else text.strip()]
     return split_values(text)
 
 
-def meant(setting: Setting, text: str) -> Any:
+def meant(setting: Option, text: str) -> Any:
     """The value that a text stands for, read here anew."""
     if setting.optional and text.lower() in ("null", "none") and text not in setting.rule.choices:
         return None
@@ -116,7 +116,7 @@ def meant(setting: Setting, text: str) -> Any:
     return text if setting.kind is str or text in setting.rule.words else setting.kind(text)
 
 
-def may_be(setting: Setting, text: str) -> bool:
+def may_be(setting: Option, text: str) -> bool:
     """Whether a text can be a value of a setting, decided here anew from its rule."""
     rule = setting.rule
     if (setting.optional and text.lower() in ("null", "none")) or text in rule.words:
@@ -128,7 +128,7 @@ def may_be(setting: Setting, text: str) -> bool:
     return _fits(setting, text)
 
 
-def _fits(setting: Setting, text: str) -> bool:
+def _fits(setting: Option, text: str) -> bool:
     rule = setting.rule
     if setting.kind is bool:
         return text.lower() in ("true", "false")
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _near(setting: Setting) -> list[str]:
+def _near(setting: Option) -> list[str]:
     """Values at the edges of a setting's range, and a few inside."""
     rule = setting.rule
     if rule.choices:

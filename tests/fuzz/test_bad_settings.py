@@ -55,17 +55,17 @@ def test_one_to_three_settings(rng, world):
 
 def test_the_fuzzer_notices_what_is_accepted_wrongly(world, monkeypatch):
     """Were a range left out, this room would see it."""
-    from pilot_tal.schema import Setting
+    from pilot_tal.schema import Option
 
     assert check_plan(SettingsCase("l2p", (("init_lr", "1e300"),)), world) == ("", False)
-    monkeypatch.setattr(Setting, "_fits", lambda *_: True)
+    monkeypatch.setattr(Option, "_fits", lambda *_: True)
     for key, text in (("init_lr", "1e300"), ("init_lr", "nan"), ("batch_size", "-1"), ("focal.gamma", "-1")):
         problem, accepted = check_plan(SettingsCase("l2p", ((key, text),)), world)
         assert accepted and problem.startswith(f"accepted {key}=")
     monkeypatch.undo()
-    scalar = Setting._scalar
+    scalar = Option._scalar
     wrong = ("batch_size", "init_lr", "seeds", "tasks")
-    monkeypatch.setattr(Setting, "_scalar", lambda own, text: scalar(own, text + "0" * (own.name in wrong)))
+    monkeypatch.setattr(Option, "_scalar", lambda own, text: scalar(own, text + "0" * (own.name in wrong)))
     for key in wrong:
         assert check_plan(SettingsCase("l2p", ((key, "1"),)), world)[0].startswith(f"{key}='1' is planned as [10")
     assert LOSSES  # the losses' options are among the settings

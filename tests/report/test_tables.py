@@ -16,7 +16,7 @@ from synthetic_runs import long_tailed_counts, write_comparison
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.report import tables
 from pilot_tal.report.display import clean, points
-from pilot_tal.report.formats import Cell, Table, latex, name_cell, to_csv, to_latex, to_markdown
+from pilot_tal.report.formats import Entry, Table, latex, name_cell, to_csv, to_latex, to_markdown
 from pilot_tal.report.grouping import load_study
 from pilot_tal.report.paper import paper_table
 from pilot_tal.report.summary import print_summary
@@ -159,7 +159,7 @@ names = st.text(st.sampled_from(SPECIAL) | st.characters(exclude_categories=["Cs
 @example(HOSTILE[0])
 @example(HOSTILE[1])
 def test_markdown_prints_every_name_literally(name):
-    table = Table("t", name, [(f"c{name}",), ("x",)], 1, [[Cell(name), Cell("1", best=True)]])
+    table = Table("t", name, [(f"c{name}",), ("x",)], 1, [[Entry(name), Entry("1", best=True)]])
     tokens = MarkdownIt("commonmark").enable("table").parse(to_markdown(table))
     cells = [tokens[i + 1] for i, token in enumerate(tokens) if token.type in ("th_open", "td_open")]
     text = ["".join(part.content for part in cell.children) for cell in cells]
@@ -212,7 +212,7 @@ def test_latex_rows_have_as_many_cells_as_columns(mixed_runs):
 
 @pytest.mark.parametrize(("name", "printed"), [("[a]", "{[}a]"), ("*b", "{*}b"), ("a[*]", "a[*]"), ("", "")])
 def test_no_latex_row_begins_like_an_argument_of_the_row_before(name, printed):
-    table = Table("t", "title", [(name,), ("x",)], 1, [[Cell(name), Cell("1")]] * 2)
+    table = Table("t", "title", [(name,), ("x",)], 1, [[Entry(name), Entry("1")]] * 2)
     rows = [line for line in to_latex(table).splitlines() if line.endswith(r"\\")]
     assert [row.split(" & ")[0] for row in rows] == [printed] * 3
 
@@ -228,8 +228,8 @@ FORMULAS = ["=cmd()", "+1", "-1", "@SUM(1)", "'=1", "''", "＝A1", "\t=1", "\r=1
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_spreadsheet_runs_no_name_and_a_reader_gets_it_back(name):
-    numbers = Cell("−1.00", values=(("", -1.0), ("none", None)))
-    table = Table("t", "title", [(name,), ("x",), ("n",)], 1, [[Cell(name), numbers, name_cell(-3)]])
+    numbers = Entry("−1.00", values=(("", -1.0), ("none", None)))
+    table = Table("t", "title", [(name,), ("x",), ("n",)], 1, [[Entry(name), numbers, name_cell(-3)]])
     head, line = csv.reader(io.StringIO(to_csv(table), newline=""))
     assert line[1:] == ["-1.0", "", "-3"]  # numbers stay numbers
     for text in (head[0], line[0]):
@@ -240,7 +240,7 @@ def test_a_spreadsheet_runs_no_name_and_a_reader_gets_it_back(name):
 
 @given(st.text(max_size=20))
 def test_every_name_comes_back_from_the_csv(name):
-    table = Table("t", "title", [("c",)], 1, [[Cell(name)]])
+    table = Table("t", "title", [("c",)], 1, [[Entry(name)]])
     (_, (text,)) = csv.reader(io.StringIO(to_csv(table), newline=""))
     assert text.removeprefix("'") == name and not text.startswith(tuple("=+-@\t\r\n"))
 
