@@ -51,6 +51,17 @@ class Pair:
             self.fastest[place] = min(self.fastest[place], seconds)
 
 
+def measure(name: str, repeats: int, calls: int, device: str = "cpu") -> dict[tuple[int, int], Pair]:
+    """Both losses on every batch size and number of classes, in turns."""
+    torch.manual_seed(0)
+    pairs = {(batch, classes): Pair(name, batch, classes, device) for batch in BATCHES for classes in CLASSES}
+    for number in range(repeats):
+        print(f"round {number + 1} of {repeats}", end="\r", file=sys.stderr, flush=True)
+        for pair in pairs.values():
+            pair.round(calls)
+    return pairs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loss", default="tal", choices=sorted(LOSSES))
@@ -60,21 +71,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
     print(f"microseconds a call, forward + backward; torch {torch.__version__}, {arguments.device}")
-    cells = {
-        (batch, classes): Pair(arguments.loss, batch, classes, arguments.device)
-        for batch in BATCHES
-        for classes in CLASSES
-    }
-    for number in range(arguments.repeats):
-        print(f"round {number + 1} of {arguments.repeats}", end="\r", file=sys.stderr, flush=True)
-        for cell in cells.values():
-            cell.round(arguments.calls)
     ratios = []
+    found = measure(arguments.loss, arguments.repeats, arguments.calls, arguments.device)
     print(f"{'batch':>5} {'classes':>7} {'CE':>9} {arguments.loss:>9} {'ratio':>6}")
-    for (batch, classes), cell in cells.items():
-        ce, other = cell.fastest
+    for (batch, classes), pair in found.items():
+        ce, other = pair.fastest
         ratios.append(other / ce)
         print(f"{batch:>5} {classes:>7} {1e6 * ce:>9.1f} {1e6 * other:>9.1f} {ratios[-1]:>6.2f}")
     print(f"largest ratio {max(ratios):.2f}, at 256 x 500 {ratios[-1]:.2f}")

@@ -9,10 +9,12 @@ With --control both runs use CE: what the measurement itself gives where there i
 """
 
 import argparse
+import math
 import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 
 from pilot_tal.engine.launch import Cells
 from pilot_tal.engine.progress import Status
@@ -89,6 +91,33 @@ def side_by_side(runs: dict[str, Run], shared: Shared) -> dict[str, float]:
     return turns.seconds
 
 
+def measure(method: str, dataset: str, rounds: int, settings: Sequence[str] = (), control: bool = False) -> list[float]:
+    """By how many percent TAL takes longer than CE, in each round."""
+    shared, overheads = None, []
+    name = "again CE" if control else "TAL"
+    for number in range(rounds + 1):
+        with tempfile.TemporaryDirectory() as output:
+            runs = {}
+            for loss in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
+                used = "ce" if control else loss
+                plan = make_plan(method, dataset, [f"loss={used}", "seed=1993", f"output={output}/{loss}", *settings])
+                shared = shared or Cells(plan).run(plan.runs[0]).shared
+                runs[loss] = Run(plan.runs[0], plan.machine, shared)
+            assert shared is not None
+            seconds = side_by_side(runs, shared)
+        overhead = 100 * (seconds["tal"] / seconds["ce"] - 1)
+        if number:  # the first round warms up
+            overheads.append(overhead)
+        title = f"round {number}" if number else "warm-up"
+        print(f"{title}: CE {seconds['ce']:.2f} s, {name} {seconds['tal']:.2f} s, {overhead:+.2f} %", flush=True)
+    return overheads
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean; NaN of one value."""
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="l2p")
@@ -96,28 +125,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4, help="even, so that either goes first as often (default 4)")
     parser.add_argument("--control", action="store_true", help="CE against CE")
     parser.add_argument("settings", nargs="*", metavar="key=value")
-    arguments = parser.parse_args()
-    shared, overheads = None, []
-    name = "again CE" if arguments.control else "TAL"
-    for number in range(arguments.rounds + 1):
-        with tempfile.TemporaryDirectory() as output:
-            runs = {}
-            for loss in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
-                used = "ce" if arguments.control else loss
-                settings = [f"loss={used}", "seed=1993", f"output={output}/{loss}", *arguments.settings]
-                plan = make_plan(arguments.method, arguments.dataset, settings)
-                shared = shared or Cells(plan).run(plan.runs[0]).shared
-                runs[loss] = Run(plan.runs[0], plan.machine, shared)
-            seconds = side_by_side(runs, shared)
-        overhead = 100 * (seconds["tal"] / seconds["ce"] - 1)
-        if number:  # the first round warms up
-            overheads.append(overhead)
-        title = f"round {number}" if number else "warm-up"
-        print(f"{title}: CE {seconds['ce']:.2f} s, {name} {seconds['tal']:.2f} s, {overhead:+.2f} %", flush=True)
-    error = f" (standard error {statistics.stdev(overheads) / len(overheads) ** 0.5:.2f})" if overheads[1:] else ""
+    given = parser.parse_args()
+    overheads = measure(given.method, given.dataset, given.rounds, given.settings, given.control)
     print(
-        f"overhead of {name} over a whole {arguments.method} run on {arguments.dataset}: "
-        f"{statistics.mean(overheads):+.2f} %{error}"
+        f"overhead of {'again CE' if given.control else 'TAL'} over a whole {given.method} run on {given.dataset}: "
+        f"{statistics.mean(overheads):+.2f} % (standard error {standard_error(overheads):.2f})"
     )
 
 

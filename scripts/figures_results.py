@@ -1,16 +1,14 @@
 """The pictures of docs/results.md, from results/*.csv alone; each is drawn only if its data are there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from figures_features import features_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from results_evidence import Evidence
 
 from data_lt.errors import UserError
 from data_lt.files import write_text
@@ -20,9 +18,6 @@ from pilot_tal.metrics import Difference, paired_difference, tail_classes
 from pilot_tal.report.display import points
 from pilot_tal.report.svg import INK, draw_cells, figure, legend, standalone, style, to_svg
 from pilot_tal.schema import defaults_of
-
-if TYPE_CHECKING:
-    from results_page import Evidence
 
 COLOURS = {"ce": "#0072b2", "tal": "#d55e00", "tal_auto": "#009e73", "balanced_softmax": "#cc79a7"}  # as in a report
 MARKERS = {"ce": "s", "tal": "o", "tal_auto": "D", "balanced_softmax": "^"}

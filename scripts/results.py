@@ -4,6 +4,7 @@
     python scripts/results.py run cub photos=FOLDER weights=FILE jobs=2   # a study; given again, it goes on
     python scripts/results.py run cub photos=FOLDER weights=FILE --only lae --dry-run
     python scripts/results.py collect cub                                 # its finished runs into results/*.csv
+    python scripts/results.py cost                                        # what TAL costs, on a machine left alone
 
 The runs themselves stay in runs/results/STUDY; only their summaries are part of the project.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
+from results_evidence import read_studies
 
 from data_lt.errors import UserError
 from data_lt.files import write_text
@@ -57,6 +58,9 @@ def main() -> None:
     collect = commands.add_parser("collect", help="take finished runs into results/*.csv")
     collect.add_argument("study", choices=list(studies()))
     collect.add_argument("folder", nargs="?", type=Path)
+    cost = commands.add_parser("cost", help="time TAL beside cross-entropy, as the paper does")
+    cost.add_argument("--repeats", type=int, default=30, help="rounds over the loss alone (default 30)")
+    cost.add_argument("--rounds", type=int, default=8, help="pairs of whole runs of a method (default 8)")
     given = parser.parse_args()
     try:
         if given.command == "run":
@@ -65,6 +69,8 @@ def main() -> None:
             found = collect_runs(given.study, given.folder or ROOT / "runs" / "results" / given.study, RESULTS)
             print(f"{given.study}: {found} finished runs")
             return
+        if given.command == "cost":
+            return measure_cost(RESULTS, given.repeats, given.rounds)
         from results_page import write_page
 
         print(write_page(RESULTS, ROOT / "docs"))
@@ -74,7 +80,7 @@ def main() -> None:
 
 def studies() -> dict[str, dict]:
     """What results/studies.yaml says."""
-    return yaml.safe_load((RESULTS / "studies.yaml").read_text(encoding="utf-8"))
+    return read_studies(RESULTS)
 
 
 def study_commands(name: str, places: dict[str, str]) -> list[list[str]]:
@@ -244,6 +250,25 @@ def states(key: dict, run: StoredRun) -> list[dict]:
     return rows
 
 
+def measure_cost(results: Path, repeats: int, rounds: int) -> None:
+    """The loss alone and whole runs of two methods on the demo, into two tables of their own."""
+    import bench_loss
+    import bench_overhead
+    import torch
+
+    torch.set_num_threads(1)
+    pairs = bench_loss.measure("tal", repeats, calls=100)
+    micro = {cell: [round(1e6 * seconds, 1) for seconds in pair.fastest] for cell, pair in pairs.items()}
+    rows = [{"batch": b, "classes": c, "ce": ce, "tal": tal} for (b, c), (ce, tal) in micro.items()]
+    write_table(results / "cost_of_loss.csv", rows)
+    whole = []
+    for method in ("l2p", "lae"):
+        found = bench_overhead.measure(method, "demo_lt", rounds, ["epochs=1", "threads=1"])
+        numbers = {"percent": float(np.mean(found)), "error": bench_overhead.standard_error(found)}
+        whole.append({"method": method, "rounds": rounds, **{key: round(value, 2) for key, value in numbers.items()}})
+    write_table(results / "cost_of_runs.csv", whole)
+
+
 def merge(path: Path, rows: list[dict], order: Iterable[str]) -> None:
     """Writes old and new rows together; a run that is there again has its new rows alone."""
     new = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
@@ -252,10 +277,16 @@ def merge(path: Path, rows: list[dict], order: Iterable[str]) -> None:
     if path.is_file():
         with path.open(encoding="utf-8", newline="") as file:
             old = [row for row in csv.DictReader(file) if tuple(row[name] for name in KEY) not in replaced]
+    write_table(path, sorted([*new, *old], key=lambda row: tuple(place(row[name]) for name in order)), list(new[0]))
+
+
+def write_table(path: Path, rows: list[dict], columns: list[str] | None = None) -> None:
+    """A CSV with these columns, or with those of the first row."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(new[0]), lineterminator="\n", restval="", extrasaction="ignore")
+    names = columns or list(rows[0])
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n", restval="", extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(sorted([*old, *new], key=lambda row: tuple(place(row[name]) for name in order)))
+    writer.writerows(rows)
     write_text(path, text.getvalue())
 
 

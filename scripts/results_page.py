@@ -1,66 +1,20 @@
 """docs/results.md and its pictures, from results/*.csv alone: no number on the page is written by hand."""
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from figures_results import draw_results
+from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, average, change, mean, mean_spread, table
+from results_sections import costs, demo_losses, original, supervised
 
 from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.metrics import Difference, paired_difference, spread
+from pilot_tal.metrics import Difference, paired_difference
 
-PHOTOS = ("cub", "flowers", "pets")
 OVERVIEW = "results_overview"
-SHOWN = {"a_tail": "A_Tail", "a_mean": "A_Mean", "a_head": "A_Head"}
-BASELINES = {"simplecil": "none", "ranpac": "ce", "ease": "ce"}  # what trains little or nothing, with its loss
-ARM = ("study", "method", "loss", "options", "engine")
-TEXTS = (*ARM, "fidelity", "commit", "run", "settings", "chosen", "class")
-
-
-class Evidence:
-    """All runs, and the studies they belong to."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.studies = yaml.safe_load((folder / "studies.yaml").read_text(encoding="utf-8"))
-        self.runs = read(folder / "runs.csv")
-        self._arms = {arm: runs.set_index("seed") for arm, runs in self.runs.groupby(list(ARM))}
-
-    def table(self, name: str) -> pd.DataFrame | None:
-        """Another table of results/, if it is there."""
-        path = self.folder / f"{name}.csv"
-        return read(path) if path.is_file() else None
-
-    def values(self, metric: str, **where: str) -> dict[int, float]:
-        """A metric of the runs of an arm in percent, by seed; empty if there are none."""
-        arm = {"options": "", "engine": "native", **where}
-        runs = self._arms.get(tuple(arm[column] for column in ARM))
-        return {} if runs is None else (100 * runs[metric]).to_dict()
-
-    def difference(self, metric: str, loss: str, base: str = "ce", **where) -> Difference | None:
-        """A loss minus CE, paired by seed, in points."""
-        return paired_difference(self.values(metric, loss=loss, **where), self.values(metric, loss=base, **where))
-
-    def cells(self, loss: str, names: Iterable[str] = PHOTOS) -> list[tuple[str, str]]:
-        """Study and method of all comparisons of a loss with CE."""
-        found = [(s, m) for s in names for m in LEARNERS if m not in BASELINES]
-        return [(s, m) for s, m in found if self.difference("a_tail", loss, study=s, method=m)]
-
-    def pooled(self, metric: str, loss: str, names: Iterable[str] = PHOTOS) -> tuple[Difference | None, list[float]]:
-        """The mean over cells of their means over seeds, with its t-interval over cells; and those means."""
-        found = [self.difference(metric, loss, study=s, method=m) for s, m in self.cells(loss, names)]
-        means = [d.mean for d in found if d is not None]
-        return paired_difference(dict(enumerate(means)), dict.fromkeys(range(len(means)), 0.0)), means
-
-
-def read(path: Path) -> pd.DataFrame:
-    """A table of results/; empty cells of text are empty texts."""
-    return pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str)).fillna(dict.fromkeys(TEXTS, ""))
 
 
 def write_page(folder: Path, docs: Path) -> Path:
@@ -70,8 +24,12 @@ def write_page(folder: Path, docs: Path) -> Path:
     parts = [
         *head(evidence, pictures),
         *found(evidence),
-        *all_numbers(evidence),
+        *demo_losses(evidence),
+        *original(evidence),
+        *supervised(evidence),
+        *costs(evidence),
         *other_pictures(pictures),
+        *all_numbers(evidence),
         *repeat(evidence),
         *not_run(),
     ]
@@ -276,39 +234,3 @@ def not_run() -> list[str]:
         "```bash\nbash scripts/reproduce_table.sh data_root=FOLDER gpus=0,1,2,3\n```",
         "It ends with our numbers beside the paper's.",
     ]
-
-
-def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; what follows the names is right-aligned."""
-    words = sum(name in ("Dataset", "Method", "Engine", "Loss", "Setting") for name in names)
-    rule = ["---"] * words + ["---:"] * (len(names) - words)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (names, rule, *rows))
-
-
-def average(values: dict[int, float]) -> float:
-    return sum(values.values()) / len(values)
-
-
-def mean(values: dict[int, float]) -> str:
-    return f"{average(values):.1f}" if values else "–"
-
-
-def mean_spread(values: dict[int, float]) -> str:
-    values = {seed: value for seed, value in values.items() if not math.isnan(value)}
-    if not values:
-        return "–"
-    found = spread(list(values.values()))
-    return f"{found.mean:.1f}" + ("" if found.std is None else f" ± {found.std:.1f}")
-
-
-def change(difference: Difference | None) -> str:
-    """`+4.3 [−2.9, +11.6]`; without an interval where there is one value."""
-    if difference is None:
-        return "–"
-    text = signed(difference.mean)
-    return text if difference.low is None else f"{text} [{signed(difference.low)}, {signed(difference.high)}]"
-
-
-def signed(value: float | None) -> str:
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")

@@ -10,6 +10,10 @@ STUDIES = """
 cub: {title: CUB-LT (4 classes), settings: "", data: cub_lt, runs: [lae]}
 flowers: {title: Flowers-LT (4 classes), settings: "", data: folder_lt, runs: [lae]}
 pets: {title: Pets-LT (4 classes), settings: "", data: folder_lt, runs: [lae]}
+demo: {title: Demo (4 classes), settings: "", data: demo_lt, runs: [lae]}
+original: {title: Ours and the original, settings: "", data: demo_lt, runs: [lae]}
+supervised_5_balanced: {title: Five, settings: "", data: folder_lt, runs: [lae]}
+supervised_10_long_tailed: {title: Ten, settings: "", data: folder_lt, runs: [lae]}
 ablation: {title: λ and r on the demo, about: "One method.", settings: "", data: demo_lt, runs: [lae]}
 """
 
