@@ -2,19 +2,19 @@
 
     python scripts/bench_learners.py [--model deit_tiny_patch16_224] [--batch 32] [--steps 5] [--device cpu]
 
-A training step of a prompt learner needs at least a query forward, a prompted forward and a backward pass through
-activations only: about three plain forwards. The columns say how much of that limit is reached:
+The columns say how much of the frozen ViT's own speed is left:
 
-    limit    plain forwards a batch needs: three for a training step of L2P, DualPrompt and CODA-Prompt, two for LAE
-             and MOS (no query), one for LAE while frozen; one for an evaluation from the second task on (LAE: two,
-             online and offline; MOS, `fixed`: one, the newest adapter, as those before are cached)
-    share    time of the limit divided by the time measured; above 100 % means faster than the plain forwards
-    work     what has to be multiplied, counted in plain forwards: the learner's own tokens, keys and adapters are in
-             it, and that a backward pass through attention is five products for two; what the last block computes of
-             tokens that nobody reads, or before the first learned tensor, is not
-    share    the same for it
+    forwards  plain forwards in whose time the learner is through with a batch
+    limit     plain forwards that a batch needs if a backward pass costs as much as a forward: three for a training step
+              of L2P, DualPrompt and CODA-Prompt (query, prompted forward, backward to the prompts), two for LAE and MOS
+              (no query), one for LAE while frozen; one for an evaluation from the second task on (LAE: two, online and
+              offline; MOS, `fixed`: one, the newest adapter, as those before are cached)
+    share     time of the limit divided by the time measured; above 100 % means faster
+    timm      the same limit measured: each of those forwards, and each forward with its backward pass, run through
+              timm's blocks with nothing learned in them, on as many tokens as the learner has (L2P: 25 more)
+    share     the same for it
 
-Plain forward and learner take turns, and the median of each is reported, so that a busy machine slows both alike.
+Plain forward, limit and learner take turns, and the median of each is reported, so that a busy machine slows all alike.
 """
 
 import argparse
@@ -37,7 +37,6 @@ from pilot_tal.plan.defaults import method_config
 from pilot_tal.stream.task import TaskInfo
 
 METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
-BACKWARD_ATTENTION = 2.5  # the scores again and four gradients, beside scores and mixture of the forward pass
 
 
 @dataclass
@@ -69,82 +68,24 @@ class Bench:
         with tensor_cores(self.device, self.precision), autocast(self.device, self.precision):
             self.backbone.vit(self.x)
 
-    def compare(self, run: Callable[[], object]) -> tuple[float, float]:
-        """Median seconds of the plain forward and of `run`, taken in turns after a warm-up."""
-        self.plain()
-        run()
-        pairs = [(self.clock(self.plain), self.clock(run)) for _ in range(self.steps)]
-        return tuple(statistics.median(times) for times in zip(*pairs, strict=True))
+    def through(self, tokens: int, backward: bool) -> None:
+        """Some more tokens through timm's blocks; with `backward` also the gradient of the first block's input."""
+        vit = self.backbone.vit
+        with tensor_cores(self.device, self.precision), torch.set_grad_enabled(backward):
+            with autocast(self.device, self.precision):
+                x = vit._pos_embed(vit.patch_embed(self.x))
+                x = torch.cat([x[:, :1].expand(-1, tokens, -1), x], dim=1).requires_grad_(backward)
+                loss = vit.norm(vit.blocks(x))[:, 0].float().sum()
+            if backward:
+                loss.backward()
 
-
-class Work:
-    """Products (multiply-adds of an image) that a learner cannot do without."""
-
-    def __init__(self, vit: FrozenViT, learner: Learner):
-        block = vit.vit.blocks[0]
-        self.dim, self.depth = vit.dim, vit.depth
-        self.tokens = vit.vit.patch_embed.num_patches + 1
-        self.qkv, self.proj = block.attn.qkv.weight.numel(), block.attn.proj.weight.numel()
-        self.mlp = block.mlp.fc1.weight.numel() + block.mlp.fc2.weight.numel()
-        self.patches = (self.tokens - 1) * vit.vit.patch_embed.proj.weight.numel()
-        self.method, config = learner.name, learner.config
-        self.prompts = config.top_k * config.length if self.method == "l2p" else 0
-        self.width = config.ffn_num if self.method == "mos" else 0
-        self.keys: dict[int, int] = {}  # of a prefix, by block
-        if self.method == "dualprompt":
-            self.keys = dict.fromkeys(learner.g_blocks, config.g_prompt_length)
-            self.keys |= dict.fromkeys(learner.e_blocks, config.top_k * config.length)
-        elif self.method == "coda_prompt":
-            self.keys = dict.fromkeys((block for block, _ in learner._layers()), int(config.prompt_param[1]) // 2)
-        elif self.method == "lae":
-            self.keys = dict.fromkeys(learner.blocks, config.pet_length)
-
-    def plain(self) -> float:
-        """timm's forward."""
-        every = self.tokens * (self.qkv + self.proj + self.mlp) + 2 * self.tokens**2 * self.dim
-        return self.patches + self.depth * every
-
-    def query(self) -> float:
-        """A frozen forward that gives CLS alone."""
-        return self.patches + sum(sum(self._block(i, self.tokens, 1, {}, 0)) for i in range(self.depth))
-
-    def forward(self) -> float:
-        """A forward with what the learner adds, after the patches."""
-        return sum(sum(self._block(i, *self._added())) for i in range(self.depth))
-
-    def backward(self) -> float:
-        """Back to the first learned tensor; gradients of adapters are a third product beside two of activations."""
-        total = 0.0
-        for block in range(self.depth):
-            linear, attention, adapters = self._block(block, *self._added())
-            if block == 0 and self.method == "mos":
-                linear = attention = 0  # the adapter beside the first MLP is where it ends
-            elif block == 0 and not self.prompts:
-                linear -= self.tokens * self.qkv  # the first prefix needs no gradient of its block's input
-            total += linear + BACKWARD_ATTENTION * attention + 2 * adapters
-        return total
-
-    def _added(self) -> tuple[int, int, dict[int, int], int]:
-        return self.tokens + self.prompts, max(1, self.prompts), self.keys, self.width
-
-    def _block(self, block: int, tokens: int, kept: int, keys: dict[int, int], width: int) -> tuple[int, int, int]:
-        """Products of a block's linear layers, attention and adapter."""
-        rows = kept if block == self.depth - 1 else tokens
-        linear = tokens * self.qkv * 2 // 3 + rows * (self.qkv // 3 + self.proj + self.mlp)
-        own = keys.get(block, 0)
-        seen = tokens + own * (2 if self.method == "lae" else 1)  # its prefix has a softmax of its own as well
-        return linear, 2 * rows * seen * self.dim, 2 * rows * self.dim * width
-
-    def row(self, name: str) -> float:
-        """What a row of the table needs, in plain forwards."""
-        if name == "training":
-            needed = self.forward() + self.backward()
-            needed += self.patches if self.method in ("lae", "mos") else self.query()
-        elif name == "frozen epochs":
-            needed = self.patches + self.forward()
-        else:
-            needed = self.patches + self.forward() * (2 if self.method == "lae" else 1)
-        return needed / self.plain()
+    def compare(self, run: Callable[[], object], limit: Callable[[], object]) -> tuple[float, ...]:
+        """Median seconds of the plain forward, of the limit and of `run`, taken in turns after a warm-up."""
+        kinds = (self.plain, limit, run)
+        for kind in kinds:
+            kind()
+        rounds = [[self.clock(kind) for kind in kinds] for _ in range(self.steps)]
+        return tuple(statistics.median(times) for times in zip(*rounds, strict=True))
 
 
 def training_step(bench: Bench, learner: Learner, task: TaskInfo) -> Callable[[], None]:
@@ -203,22 +144,27 @@ def measure(bench: Bench, method: str) -> None:
     config = method_config(method, **({"crct_epochs": 1} if method == "mos" else {}))
     learner = build_learner(method, bench.backbone, config, 2 * classes, 2, fidelity).to(bench.device)
     tasks = [TaskInfo(i, 2, i * classes, (i + 1) * classes, (5,) * classes) for i in range(2)]
-    batch, work = len(bench.x), Work(bench.backbone, learner)
+    batch, prompts = len(bench.x), config.top_k * config.length if method == "l2p" else 0
 
-    def row(name: str, times: tuple[float, float], forwards: float, memory: float) -> None:
-        plain, own = times
-        needed = work.row(name)
-        limit = f"{forwards:>6.0f} {100 * forwards * plain / own:>7.0f} %"
-        least = f"{needed:>6.2f} {100 * needed * plain / own:>7.0f} %"
+    def row(name: str, run: Callable[[], object], forwards: int, backward: bool) -> None:
+        def limit() -> None:
+            for _ in range(forwards - 2 if backward else forwards):  # the query, or what is evaluated
+                bench.through(0 if backward else prompts, backward=False)
+            if backward:
+                bench.through(prompts, backward=True)
+
+        plain, least, own = bench.compare(run, limit)
+        shares = (
+            f"{forwards:>6} {100 * forwards * plain / own:>7.0f} % {least / plain:>6.2f} {100 * least / own:>7.0f} %"
+        )
         measured = f"{method:<12} {name:<22} {batch / own:>9.1f} {own / plain:>9.2f}"
-        print(f"{measured} {limit} {least} {memory:>9.0f}", flush=True)
+        print(f"{measured} {shares} {peak_memory(bench, run):>9.0f}", flush=True)
 
     learner.begin_task(tasks[0])
     phases = [("frozen epochs", 0, 1), ("training", config.tuned_epoch - 1, 2)]
     for name, epoch, forwards in phases if method == "lae" else [("training", 0, 2 if method == "mos" else 3)]:
         learner.begin_epoch(epoch, config.tuned_epoch)
-        step = training_step(bench, learner, tasks[0])
-        row(name, bench.compare(step), forwards, peak_memory(bench, step))
+        row(name, training_step(bench, learner, tasks[0]), forwards, backward=forwards > 1)
     learner.end_task(lambda: [(bench.x, bench.y)])
     ids = torch.arange(batch)
     learner.scores(bench.x, ids)
@@ -232,7 +178,7 @@ def measure(bench: Bench, method: str) -> None:
         with tensor_cores(bench.device, bench.precision), autocast(bench.device, bench.precision):
             learner.scores(bench.x, ids)
 
-    row("evaluation, 2nd task", bench.compare(evaluate), 2 if method == "lae" else 1, peak_memory(bench, evaluate))
+    row("evaluation, 2nd task", evaluate, 2 if method == "lae" else 1, backward=False)
 
 
 def main() -> None:
@@ -255,7 +201,7 @@ def main() -> None:
         f"{options.model} at {backbone.img_size[0]}, batch {options.batch}, {options.device}, "
         f"{options.precision}, {torch.get_num_threads()} threads; plain forward {options.batch / plain:.1f} images/s"
     )
-    columns = f"{'limit':>6} {'share':>9} {'work':>6} {'share':>9} {'peak MB':>9}"
+    columns = f"{'limit':>6} {'share':>9} {'timm':>6} {'share':>9} {'peak MB':>9}"
     print(f"{'method':<12} {'what':<22} {'images/s':>9} {'forwards':>9} {columns}")
     for method in options.methods:
         measure(bench, method)
