@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from results_evidence import read_studies
+from results_studies import PLACES, read_studies, study_commands
 
 from data_lt.errors import UserError
 from data_lt.files import write_text
@@ -44,19 +44,18 @@ SORTED = {  # the tables, and what their rows are sorted by
 BY_CLASS = ("cub", "flowers", "pets")  # studies whose classes are kept one by one
 STATES_OF = ("cub", "lae", "tal", "", "native", 1993)  # the one run whose Q and α·w are kept, by its KEY
 STATES_A_TASK = 24
-PLACES = ("photos", "weights", "pilot", "python")  # what the commands of a study leave to the caller
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command")
     run = commands.add_parser("run", help="run a study")
-    run.add_argument("study", choices=list(studies()))
+    run.add_argument("study", choices=list(read_studies(RESULTS)))
     run.add_argument("values", nargs="*", metavar="key=value", help="photos, weights, and settings for every run")
     run.add_argument("--only", default="", metavar="METHOD", help="only the lines that begin with this")
     run.add_argument("--dry-run", action="store_true", help="print the commands")
     collect = commands.add_parser("collect", help="take finished runs into results/*.csv")
-    collect.add_argument("study", choices=list(studies()))
+    collect.add_argument("study", choices=list(read_studies(RESULTS)))
     collect.add_argument("folder", nargs="?", type=Path)
     cost = commands.add_parser("cost", help="time TAL beside cross-entropy, as the paper does")
     cost.add_argument("--repeats", type=int, default=30, help="rounds over the loss alone (default 30)")
@@ -78,36 +77,17 @@ def main() -> None:
         sys.exit(f"error: {error}")
 
 
-def studies() -> dict[str, dict]:
-    """What results/studies.yaml says."""
-    return read_studies(RESULTS)
-
-
-def study_commands(name: str, places: dict[str, str]) -> list[list[str]]:
-    """The commands of a study, each as its words after `pilot-tal`."""
-    study, output = studies()[name], f"runs/results/{name}"
-    made = []
-    for line in study["runs"]:
-        methods, *own = line.split()
-        dataset, *data = study["data"].split()
-        made.append(["compare", methods, dataset, *data, *study["settings"].split(), *own, f"output={output}"])
-    for line in study.get("upstream_runs", ()):
-        config, *own = line.split()
-        checkout = ["--repo", "{pilot}", "--python", "{python}", "--config", config]
-        made.append(["upstream", *checkout, *study["upstream"].split(), *own, "--output", output])
-    return [[word.format(**places) for word in words] for words in made]
-
-
 def run_study(name: str, values: list[str], only: str, dry_run: bool) -> int:
     """Runs the commands one after the other; gives the worst of their statuses."""
     given = parse_items(values, aliases={})
     places = {key: given.pop(key, key.upper()) for key in PLACES}
-    folder, number = studies()[name].get("few", ("", 0))
+    study = read_studies(RESULTS)[name]
+    folder, number = study.get("few", ("", 0))
     places["few"] = f"runs/results/few/{folder}_{number}"
     if number and not dry_run:
         link_classes(Path(places["photos"]) / folder, ROOT / places["few"], number)
     worst = 0
-    for words in study_commands(name, places):
+    for words in study_commands(study, name, places):
         if only and not words[1].startswith(only) and f"exps/{only}.json" not in words:
             continue
         words += [f"{key}={value}" for key, value in given.items()] if words[0] == "compare" else []

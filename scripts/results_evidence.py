@@ -3,10 +3,9 @@
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
+from results_studies import read_studies
 
 from pilot_tal.learners import LEARNERS
 from pilot_tal.metrics import Difference, paired_difference, spread
@@ -17,11 +16,6 @@ BASELINES = {"simplecil": "none", "ranpac": "ce", "ease": "ce"}  # what trains l
 ARM = ("study", "method", "loss", "options", "engine")
 WORDS = ("Dataset", "Method", "Engine", "Loss", "Setting", "It knows", "Classes", "Set", "Batch × classes")
 TEXTS = (*ARM, "fidelity", "commit", "run", "settings", "chosen", "class")
-
-
-def read_studies(folder: Path) -> dict[str, dict[str, Any]]:
-    """What studies.yaml says of each study."""
-    return yaml.safe_load((folder / "studies.yaml").read_text(encoding="utf-8"))
 
 
 class Evidence:

@@ -8,6 +8,7 @@ import pandas as pd
 from figures_results import draw_results
 from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, average, change, mean, mean_spread, table
 from results_sections import costs, demo_losses, original, supervised
+from results_studies import planned_runs
 
 from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
@@ -31,7 +32,7 @@ def write_page(folder: Path, docs: Path) -> Path:
         *other_pictures(pictures),
         *all_numbers(evidence),
         *repeat(evidence),
-        *not_run(),
+        *not_run(evidence),
     ]
     page = docs / "results.md"
     write_text(page, "\n\n".join(parts) + "\n")
@@ -205,10 +206,9 @@ def repeat(evidence: Evidence) -> list[str]:
     trials = evidence.table("trials")
     if trials is not None:
         parts.append(
-            "Settings are LAMDA-PILOT's but for what `results/studies.yaml` names. Where a method hardly learned with "
-            "them, its learning rate was chosen once, by the training loss of CE on seed 1990, which is not reported, "
-            "and used for all losses. What was tried (mean training loss of the last epoch of the first two tasks; "
-            "ln 8 = 2.08 is chance):"
+            "Settings are LAMDA-PILOT's but for what `results/studies.yaml` names. For a method that does not learn "
+            "with them another learning rate would be chosen, by the training loss of CE on seed 1990, which is not "
+            "reported. All that was tried (mean training loss of the last epoch of the first two tasks; ln 8 = 2.08 is chance):"
         )
         rows = [
             [LEARNERS[t.method].title, t.settings or "as LAMDA-PILOT", f"{t.loss_1:.2f}", f"{t.loss_2:.2f}", t.chosen]
@@ -225,10 +225,19 @@ def repeat(evidence: Evidence) -> list[str]:
     return parts
 
 
-def not_run() -> list[str]:
+def not_run(evidence: Evidence) -> list[str]:
     """What this page does not show."""
+    counts = {name: int((evidence.runs["study"] == name).sum()) for name in evidence.studies}
+    planned = {name: planned_runs(study, name) for name, study in evidence.studies.items()}
+    short = [
+        f"{evidence.studies[name]['title']} {counts[name]} of {planned[name]}"
+        for name in evidence.studies
+        if counts[name] < planned[name]
+    ]
+    unfinished = f"Of the studies in `results/studies.yaml` some runs are still to come: {'; '.join(short)}."
     return [
         "## What was not run",
+        *([unfinished] if short else []),
         "The paper's own cells (ViT-B/16 on the whole of CUB-LT, ImageNetR-LT and Food101-LT, 180 runs) need a GPU and "
         "the images:",
         "```bash\nbash scripts/reproduce_table.sh data_root=FOLDER gpus=0,1,2,3\n```",

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from results_studies import PLACES, planned_runs, read_studies, study_commands
 
 import results
 from data_lt.errors import UserError
 from pilot_tal.plan.make import make_plan
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.report.tal_state import mean_weights, read_states
+
+STUDIES = read_studies(results.RESULTS)
 
 
 @pytest.fixture
@@ -128,10 +131,10 @@ def test_unfinished_runs_are_left_out(kept, tmp_path):
     assert [line["loss"] for line in lines(tmp_path / "runs.csv")] == ["tal"]
 
 
-@pytest.mark.parametrize("study", results.studies())
+@pytest.mark.parametrize("study", STUDIES)
 def test_every_study_is_a_plan(study):
-    assert results.studies()[study]["title"]
-    commands = results.study_commands(study, {place: place for place in (*results.PLACES, "few")})
+    assert STUDIES[study]["title"]
+    commands = study_commands(STUDIES[study], study, {place: place for place in (*PLACES, "few")})
     compared = [words for words in commands if words[0] == "compare"]
     assert compared and all("{" not in " ".join(words) for words in commands)
     for words in compared:
@@ -140,8 +143,14 @@ def test_every_study_is_a_plan(study):
         assert {run.dataset for run in plan.runs} == {words[2]} and plan.runs
 
 
+def test_the_runs_of_a_study_are_counted():
+    assert planned_runs(STUDIES["cub"], "cub") == 12 + 4 * 9 + 9  # LAE, four methods, three baselines; three seeds
+    assert planned_runs(STUDIES["original"], "original") == 3 * 5 + 3 * 5
+    assert planned_runs(STUDIES["ablation"], "ablation") == 3 * (1 + 4 * 3)
+
+
 def test_the_original_runs_on_the_same_seeds_with_the_same_settings():
-    commands = results.study_commands("original", {place: place for place in results.PLACES})
+    commands = study_commands(STUDIES["original"], "original", {place: place for place in PLACES})
     ours, theirs = ([words for words in commands if words[0] == kind] for kind in ("compare", "upstream"))
     for mine, original in zip(ours, theirs, strict=True):
         (run, *_), seeds = (

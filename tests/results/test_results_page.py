@@ -125,3 +125,9 @@ def test_every_picture_is_shown_where_its_data_are_and_only_there(tmp_path):
     after = {path.stem: path.read_bytes() for path in docs.glob("images/*.svg")}
     assert after == {name: before[name] for name in ("results_ablation", "results_overview")}  # the same to the byte
     assert "results_tasks" not in page
+
+
+def test_the_page_says_what_is_still_to_be_run(tmp_path):
+    page = page_of(tmp_path, arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68)))
+    (sentence,) = [line for line in page.splitlines() if "still to come" in line]
+    assert "CUB-LT" not in sentence and "Flowers-LT (4 classes) 0 of 6; Pets-LT (4 classes) 0 of 6" in sentence

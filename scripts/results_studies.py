@@ -1,0 +1,37 @@
+"""results/studies.yaml: which runs belong to a study, as the commands that make them."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pilot_tal.plan.make import make_plan
+
+PLACES = ("photos", "weights", "pilot", "python")  # what the commands of a study leave to the caller
+
+
+def read_studies(folder: Path) -> dict[str, dict[str, Any]]:
+    """What studies.yaml says of each study."""
+    return yaml.safe_load((folder / "studies.yaml").read_text(encoding="utf-8"))
+
+
+def study_commands(study: dict[str, Any], name: str, places: dict[str, str]) -> list[list[str]]:
+    """The commands of a study, each as its words after `pilot-tal`."""
+    output, made = f"runs/results/{name}", []
+    for line in study["runs"]:
+        methods, *own = line.split()
+        dataset, *data = study["data"].split()
+        made.append(["compare", methods, dataset, *data, *study["settings"].split(), *own, f"output={output}"])
+    for line in study.get("upstream_runs", ()):
+        config, *own = line.split()
+        checkout = ["--repo", "{pilot}", "--python", "{python}", "--config", config]
+        made.append(["upstream", *checkout, *study["upstream"].split(), *own, "--output", output])
+    return [[word.format(**places) for word in words] for words in made]
+
+
+def planned_runs(study: dict[str, Any], name: str) -> int:
+    """How many runs the commands of a study make."""
+    commands = study_commands(study, name, {place: place for place in (*PLACES, "few")})
+    plans = [make_plan(words[1], words[2], words[3:]).runs for words in commands if words[0] == "compare"]
+    upstream = [words.count("--seed") * words.count("--loss") for words in commands if words[0] == "upstream"]
+    return sum(map(len, plans)) + sum(upstream)
