@@ -208,7 +208,8 @@ def repeat(evidence: Evidence) -> list[str]:
         parts.append(
             "Settings are LAMDA-PILOT's but for what `results/studies.yaml` names. For a method that does not learn "
             "with them another learning rate would be chosen, by the training loss of CE on seed 1990, which is not "
-            "reported. All that was tried (mean training loss of the last epoch of the first two tasks; ln 8 = 2.08 is chance):"
+            "reported. All that was tried (mean training loss of the last epoch of the first two tasks; "
+            "ln 8 = 2.08 is chance):"
         )
         rows = [
             [LEARNERS[t.method].title, t.settings or "as LAMDA-PILOT", f"{t.loss_1:.2f}", f"{t.loss_2:.2f}", t.chosen]
