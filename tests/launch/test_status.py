@@ -1,6 +1,8 @@
 """What `pilot-tal status` says of every state a run can be in."""
 
+import getpass
 import json
+import os
 import subprocess
 import sys
 
@@ -66,6 +68,50 @@ def test_every_state(folder, tmp_path, monkeypatch):
     assert content["total"]["failed"] == 3 and len(content["runs"]) == 8
     assert "it was too much" in printed
     assert command("status", folder, "--watch")[0] == 0
+
+
+def answer(folder, monkeypatch, script: str) -> dict | None:
+    """What a `squeue` that is this shell script makes of the queue."""
+    program = folder / "squeue"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return plans.queued_jobs()
+
+
+def test_the_queue_is_what_squeue_says(tmp_path, monkeypatch):
+    lines = r"12_3|RUNNING|None|node1\n12_4|PENDING|Priority|\n12_1|COMPLETED|None|node1\n13|slurm_load_jobs error\n"
+    asked = tmp_path / "asked"
+    assert answer(tmp_path, monkeypatch, f"echo $* > {asked}; printf '{lines}'") == {
+        "12_3": QueuedJob("RUNNING", "None", "node1"),
+        "12_4": QueuedJob("PENDING", "Priority", ""),
+    }
+    assert asked.read_text() == f"--noheader --array --user={getpass.getuser()} --format=%i|%T|%r|%N\n"
+    assert answer(tmp_path, monkeypatch, "printf ''") == {}
+    assert answer(tmp_path, monkeypatch, f"printf '{lines}'; exit 1") is None
+
+
+def test_without_an_answer_of_squeue_nothing_is_known(tmp_path, monkeypatch):
+    real = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda *given, **more: real(*given, **{**more, "timeout": more["timeout"] / 300})
+    )
+    assert answer(tmp_path, monkeypatch, "exec sleep 5") is None  # one that hangs
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert plans.queued_jobs() is None
+
+
+def test_a_run_at_work_names_its_process_and_its_job(folder, tmp_path, monkeypatch):
+    note_plan(tmp_path, ["alone", "in-job"], {"in-job": "7_5"})
+    with leased(tmp_path / "alone"), leased(tmp_path / "in-job"):
+        found = seen(tmp_path, monkeypatch, {"7_5": QueuedJob("RUNNING", "None", "node1")})
+        assert found["in-job"][0] == found["alone"][0] == "running"
+        assert found["in-job"][1].endswith(", job 7_5") and "job" not in found["alone"][1]
+        assert states.state_of(tmp_path / "alone").state == "running"
+        monkeypatch.setattr(states, "SILENT_SECONDS", -1.0)
+        assert "silent for 0 min" in seen(tmp_path, monkeypatch, {})["alone"][1]
+    (done,) = find_runs([folder])
+    assert states.state_of(done) == states.RunState(done.name, "done")
 
 
 def test_time_left_is_shown(folder, monkeypatch):
