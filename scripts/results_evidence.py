@@ -42,14 +42,16 @@ class Evidence:
         """A loss minus CE, paired by seed, in points."""
         return paired_difference(self.values(metric, loss=loss, **where), self.values(metric, loss=base, **where))
 
-    def cells(self, loss: str, names: Iterable[str] = PHOTOS) -> list[tuple[str, str]]:
-        """Study and method of all comparisons of a loss with CE."""
+    def cells(self, loss: str, names: Iterable[str] = PHOTOS, base: str = "ce") -> list[tuple[str, str]]:
+        """Study and method of all comparisons of a loss with CE, or with another."""
         found = [(s, m) for s in names for m in LEARNERS if m not in BASELINES]
-        return [(s, m) for s, m in found if self.difference("a_tail", loss, study=s, method=m)]
+        return [(s, m) for s, m in found if self.difference("a_tail", loss, base, study=s, method=m)]
 
-    def pooled(self, metric: str, loss: str, names: Iterable[str] = PHOTOS) -> tuple[Difference | None, list[float]]:
+    def pooled(
+        self, metric: str, loss: str, names: Iterable[str] = PHOTOS, base: str = "ce"
+    ) -> tuple[Difference | None, list[float]]:
         """The mean over cells of their means over seeds, with its t-interval over cells; and those means."""
-        found = [self.difference(metric, loss, study=s, method=m) for s, m in self.cells(loss, names)]
+        found = [self.difference(metric, loss, base, study=s, method=m) for s, m in self.cells(loss, names, base)]
         means = [d.mean for d in found if d is not None]
         return paired_difference(dict(enumerate(means)), dict.fromkeys(range(len(means)), 0.0)), means
 

@@ -72,9 +72,14 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
 def found(evidence: Evidence) -> list[str]:
     """Plain sentences."""
     parts = ["## What was found"]
-    for loss in ("tal", "tal_auto", "balanced_softmax"):
-        sentence = pooled_sentence(evidence, loss)
-        parts += [f"- {sentence}"] if sentence else []
+    pairs = [
+        ("tal", "ce"),
+        ("tal_auto", "ce"),
+        ("balanced_softmax", "ce"),
+        ("tal_auto", "tal"),
+        ("balanced_softmax", "tal"),
+    ]
+    parts += [f"- {sentence}" for pair in pairs if (sentence := pooled_sentence(evidence, *pair))]
     parts += [f"- {text}" for text in (*learned(evidence), *calibrated(evidence))]
     parts.append(
         "Pooled means: every cell (dataset and method) counts once with its mean over seeds, and the interval is "
@@ -84,21 +89,19 @@ def found(evidence: Evidence) -> list[str]:
     return parts
 
 
-def pooled_sentence(evidence: Evidence, loss: str) -> str:
-    """What a loss does over all cells."""
-    title = LOSSES[loss].title
+def pooled_sentence(evidence: Evidence, loss: str, base: str) -> str:
+    """What a loss does over all cells, against CE or against another; nothing without a cell that has both."""
     texts = []
     for metric, name in SHOWN.items():
-        pooled, means = evidence.pooled(metric, loss)
+        pooled, means = evidence.pooled(metric, loss, base=base)
         if pooled is None:
             return ""
-        up = sum(value > 0 for value in means)
-        texts.append(f"{name} {change(pooled)}, higher in {up} of {len(means)}")
-    tail, _ = evidence.pooled("a_tail", loss)
-    total, _ = evidence.pooled("a_mean", loss)
-    knows = {"the prior": ", which is told the classes' frequencies,"}.get(LOSSES[loss].knows, "")
-    verdicts = f"{verdict(tail, 'tail')} {verdict(total, 'mean')}"
-    return f"**{title}**{knows} against CE, pooled: {'; '.join(texts)}. {verdicts}"
+        texts.append(f"{name} {change(pooled)}, higher in {sum(value > 0 for value in means)} of {len(means)}")
+    tail, _ = evidence.pooled("a_tail", loss, base=base)
+    total, _ = evidence.pooled("a_mean", loss, base=base)
+    knows = ", which is told the classes' frequencies," if LOSSES[loss].knows == "the prior" else ""
+    against = f"**{LOSSES[loss].title}**{knows} against {LOSSES[base].title}, pooled"
+    return f"{against}: {'; '.join(texts)}. {verdict(tail, 'tail')} {verdict(total, 'mean')}"
 
 
 def verdict(difference: Difference | None, what: str) -> str:

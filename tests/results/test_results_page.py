@@ -76,6 +76,17 @@ def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
     assert "For the tail these runs show no change beyond chance." in page
 
 
+def test_two_losses_are_compared_where_both_were_run(tmp_path):
+    rows = arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68), balanced_softmax=(50, 58, 74))
+    rows += arms("pets", "lae", ce=(40, 50, 60), tal=(41, 51, 61), balanced_softmax=(40, 50, 61))
+    rows += arms("pets", "mos", ce=(40, 50, 60), tal=(80, 80, 80))
+    page = page_of(tmp_path, rows)
+    (sentence,) = [line for line in page.splitlines() if "against TAL, pooled" in line]
+    assert sentence.startswith("- **Balanced softmax**, which is told the classes' frequencies, against TAL")
+    # by 5, 6 and 6 on CUB, by −1, −1 and 0 on Pets
+    assert "A_Tail +2.5 [" in sentence and "higher in 1 of 2" in sentence
+
+
 def test_other_engines_options_and_baselines_are_not_pooled(tmp_path):
     rows = arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68)) + arms("cub", "ranpac", ce=(1, 2, 3), tal=(9, 9, 9))
     other = arms("cub", "mos", ce=(40, 50, 60), tal=(90, 90, 90))
