@@ -1,5 +1,6 @@
 """A long-tailed set as a data source of the checkout."""
 
+import copy
 from types import ModuleType
 from typing import Any
 
@@ -27,10 +28,12 @@ class LongTailedSource:
         from torchvision import transforms
 
         # Sources made for CIFAR expect images of 32 × 32 pixels; ours come in any size.
-        before = [transforms.Resize((CIFAR_SIDE, CIFAR_SIDE))] if _is_small(data.template) else []
+        small = _is_small(data.template)
+        before = [transforms.Resize((CIFAR_SIDE, CIFAR_SIDE))] if small else []
         after = [transforms.Resize((side, side), antialias=True)] if side != VIT_SIDE else []
-        self.train_trsf = [*before, *template.train_trsf]
-        self.test_trsf = [*before, *template.test_trsf]
+        shrink = 1.0 if small else side / VIT_SIDE
+        self.train_trsf = [*before, *(_shrunk(one, shrink) for one in template.train_trsf)]
+        self.test_trsf = [*before, *(_shrunk(one, shrink) for one in template.test_trsf)]
         self.common_trsf = [*template.common_trsf, *after]
         self.class_order = list(range(len(data.class_names)))
         self._data = data
@@ -51,6 +54,16 @@ def register_source(patches: Patches, data_manager: ModuleType, data: Data, side
         return original(dataset_name, *args)
 
     patches.set(data_manager, "_get_idata", get)
+
+
+def _shrunk(transform: Any, factor: float) -> Any:
+    """The transform for images whose sides are shorter by a factor: crops and sizes are."""
+    size = getattr(transform, "size", None)
+    if size is None or factor == 1.0:
+        return transform
+    shrunk = copy.copy(transform)
+    shrunk.size = int(size * factor) if isinstance(size, int) else type(size)(int(side * factor) for side in size)
+    return shrunk
 
 
 def _is_small(template: str) -> bool:

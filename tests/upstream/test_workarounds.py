@@ -11,6 +11,7 @@ from PIL import Image
 
 import pilot_tal._torchvision  # noqa: F401
 from data_lt.errors import UserError
+from pilot_tal.stream.transforms import build_transforms
 from pilot_tal.upstream import workarounds
 from pilot_tal.upstream.job import Data, Job
 from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL, Toolbox, vit_module
@@ -295,6 +296,27 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     (tmp_path / "vit.bin").write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot read the weights"):
         load_vit_weights(TinyViT(), tmp_path / "vit.bin")
+
+
+def test_a_smaller_vit_sees_what_our_own_transform_shows_it():
+    """Cropped at its own size: by way of 224 pixels the picture would be softer."""
+    from torchvision import transforms as T
+
+    crop = T.RandomResizedCrop(224, scale=(0.05, 1.0), ratio=(3 / 4, 4 / 3))
+    template = SimpleNamespace(
+        train_trsf=[crop, T.RandomHorizontalFlip(p=0.5), T.ToTensor()],
+        test_trsf=[T.Resize(256, T.InterpolationMode.BICUBIC), T.CenterCrop(224), T.ToTensor()],
+        common_trsf=[],
+    )
+    source = LongTailedSource(DATA, template, side=32)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8))
+    ours = build_transforms("pilot", 32)
+    for mine, theirs in zip(ours, (source.train_trsf, source.test_trsf), strict=True):
+        torch.manual_seed(0)
+        expected = mine(picture)
+        torch.manual_seed(0)
+        assert torch.equal(T.Compose([*theirs, *source.common_trsf])(picture), expected) and expected.shape[-1] == 32
+    assert crop.size == (224, 224)  # the checkout's own stays
 
 
 def test_images_of_any_size_fit_the_sources_transforms():
