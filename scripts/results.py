@@ -4,6 +4,7 @@
     python scripts/results.py run cub photos=FOLDER weights=FILE jobs=2   # a study; given again, it goes on
     python scripts/results.py run cub photos=FOLDER weights=FILE --only lae --dry-run
     python scripts/results.py collect cub                                 # its finished runs into results/*.csv
+    python scripts/results.py trial RUN ...                               # losses of runs on seed 1990, for a setting
     python scripts/results.py cost                                        # what TAL costs, on a machine left alone
 
 The runs themselves stay in runs/results/STUDY; only their summaries are part of the project.
@@ -26,6 +27,7 @@ from data_lt.errors import UserError
 from data_lt.files import write_text
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import AFTER_TASK
+from pilot_tal.plan.defaults import defaults
 from pilot_tal.plan.parse import parse_items
 from pilot_tal.record.run_dir import RECORD, RESULT, StoredRun, find_runs, load_run
 from pilot_tal.report.tal_state import mean_weights, read_states
@@ -57,6 +59,8 @@ def main() -> None:
     collect = commands.add_parser("collect", help="take finished runs into results/*.csv")
     collect.add_argument("study", choices=list(read_studies(RESULTS)))
     collect.add_argument("folder", nargs="?", type=Path)
+    trial = commands.add_parser("trial", help="write down the training losses of runs that were tried")
+    trial.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories with two finished tasks")
     cost = commands.add_parser("cost", help="time TAL beside cross-entropy, as the paper does")
     cost.add_argument("--repeats", type=int, default=30, help="rounds over the loss alone (default 30)")
     cost.add_argument("--rounds", type=int, default=8, help="pairs of whole runs of a method (default 8)")
@@ -68,6 +72,8 @@ def main() -> None:
             found = collect_runs(given.study, given.folder or ROOT / "runs" / "results" / given.study, RESULTS)
             print(f"{given.study}: {found} finished runs")
             return
+        if given.command == "trial":
+            return write_table(RESULTS / "trials.csv", [trial_of(load_run(path)) for path in given.runs])
         if given.command == "cost":
             return measure_cost(RESULTS, given.repeats, given.rounds)
         from results_page import write_page
@@ -150,7 +156,7 @@ def run_key(study: str, run: StoredRun) -> dict[str, Any]:
 
 def summary(key: dict, run: StoredRun) -> dict:
     """One run in one line."""
-    weights = mean_weights(run)
+    weights, losses = mean_weights(run), last_losses(run)
     here = run.record.environment[-1] if run.record.environment else {}
     return {
         **key,
@@ -158,8 +164,9 @@ def summary(key: dict, run: StoredRun) -> dict:
         "classes": run.record.num_classes,
         "fidelity": run.record.method.fidelity,
         **{name: rounded(run.metrics.get(name)) for name in SCALARS},
-        "train_loss": rounded(last_loss(run)),
+        "train_loss": rounded(float(np.mean(losses)) if losses else None),
         "weight": rounded(sum(weights) / len(weights)) if weights else None,
+        "steps": rounded(steps_a_task(run)),
         "minutes": round(minutes(run), 1),
         "threads": here.get("threads"),
         "commit": (here.get("commit") or "")[:7],
@@ -167,14 +174,37 @@ def summary(key: dict, run: StoredRun) -> dict:
     }
 
 
-def last_loss(run: StoredRun) -> float | None:
-    """Mean over the tasks of the mean training loss of their last epochs; None where nothing was trained."""
+def last_losses(run: StoredRun) -> list[float]:
+    """The mean training loss of the last epoch of each task; empty where nothing was trained."""
     epochs: dict[int, dict[int, list[float]]] = {}
     for step in run.step_log():
         if step["loss"] is not None:
             epochs.setdefault(step["task"], {}).setdefault(step["epoch"], []).append(step["loss"])
-    means = [float(np.mean(losses[max(losses)])) for losses in epochs.values()]
-    return sum(means) / len(means) if means else None
+    return [float(np.mean(losses[max(losses)])) for losses in epochs.values()]
+
+
+def trial_of(run: StoredRun) -> dict:
+    """A run that was tried, in one line: by its training losses alone."""
+    first, second, *_ = last_losses(run)
+    settings, usual = run.record.method.settings, defaults(run.record.method.name, run.record.data.name)
+    changed = {key: settings[key] for key in ("init_lr", "batch_size") if settings[key] != usual[key]}
+    return {
+        "method": run.record.method.name,
+        "dataset": run.record.data.title,
+        "settings": " ".join(f"{key}={value}" for key, value in changed.items()),
+        "seed": run.record.seed,
+        "classes": run.record.stream.task_sizes[0],
+        "loss_1": round(first, 3),
+        "loss_2": round(second, 3),
+    }
+
+
+def steps_a_task(run: StoredRun) -> float | None:
+    """Optimizer steps of a task, their mean over the tasks; None where nothing was trained."""
+    last: dict[int, int] = {}
+    for step in run.step_log():
+        last[step["task"]] = max(step["step"] + 1, last.get(step["task"], 0))
+    return sum(last.values()) / len(last) if last else None
 
 
 def minutes(run: StoredRun) -> float:
@@ -201,6 +231,7 @@ def classes(key: dict, run: StoredRun) -> list[dict]:
         {
             **key,
             "label": stream.class_order[k],
+            "name": stream.class_names[k],
             "images": stream.train_counts[k],
             "recall": rounded(found["accuracy"][k]),
             "precision": rounded(found["precision"][k]),

@@ -12,10 +12,11 @@ from pilot_tal.metrics import Difference, paired_difference, spread
 
 PHOTOS = ("cub", "flowers", "pets")
 SHOWN = {"a_tail": "A_Tail", "a_mean": "A_Mean", "a_head": "A_Head"}
-BASELINES = {"simplecil": "none", "ranpac": "ce", "ease": "ce"}  # what trains little or nothing, with its loss
+BASELINES = {"simplecil": "none", "ranpac": "ce", "ease": "ce"}  # what compares with class prototypes, with its loss
+TIE = 1e-3  # points: above the rounding of results/*.csv, below one test image
 ARM = ("study", "method", "loss", "options", "engine")
 WORDS = ("Dataset", "Method", "Engine", "Loss", "Setting", "It knows", "Classes", "Set", "Batch × classes")
-TEXTS = (*ARM, "fidelity", "commit", "run", "settings", "chosen", "class")
+TEXTS = (*ARM, "fidelity", "commit", "run", "settings", "dataset", "name", "class")
 
 
 class Evidence:
@@ -38,9 +39,13 @@ class Evidence:
         runs = self._arms.get(tuple(arm[column] for column in ARM))
         return {} if runs is None else (100 * runs[metric]).to_dict()
 
+    def pair(self, metric: str, loss: str, base: str = "ce", **where) -> tuple[dict[int, float], dict[int, float]]:
+        """A loss and CE, or another, on the seeds that both have."""
+        return shared(*(self.values(metric, loss=name, **where) for name in (loss, base)))
+
     def difference(self, metric: str, loss: str, base: str = "ce", **where) -> Difference | None:
-        """A loss minus CE, paired by seed, in points."""
-        return paired_difference(self.values(metric, loss=loss, **where), self.values(metric, loss=base, **where))
+        """A loss minus CE, or minus another, paired by seed, in points."""
+        return paired_difference(*self.pair(metric, loss, base, **where))
 
     def cells(self, loss: str, names: Iterable[str] = PHOTOS, base: str = "ce") -> list[tuple[str, str]]:
         """Study and method of all comparisons of a loss with CE, or with another."""
@@ -54,6 +59,12 @@ class Evidence:
         found = [self.difference(metric, loss, base, study=s, method=m) for s, m in self.cells(loss, names, base)]
         means = [d.mean for d in found if d is not None]
         return paired_difference(dict(enumerate(means)), dict.fromkeys(range(len(means)), 0.0)), means
+
+
+def shared(ours: dict[int, float], theirs: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:
+    """Both arms on the seeds that both have."""
+    seeds = [seed for seed in ours if seed in theirs]
+    return {seed: ours[seed] for seed in seeds}, {seed: theirs[seed] for seed in seeds}
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -95,3 +106,14 @@ def change(difference: Difference | None) -> str:
 def signed(value: float | None) -> str:
     text = f"{value:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def directions(values: Iterable[float]) -> str:
+    """`higher in 3, lower in 1 of 5`."""
+    found = list(values)
+    return f"higher in {sum(v > TIE for v in found)}, lower in {sum(v < -TIE for v in found)} of {len(found)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

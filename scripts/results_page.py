@@ -1,12 +1,25 @@
 """docs/results.md and its pictures, from results/*.csv alone: no number on the page is written by hand."""
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 from figures_results import draw_results
-from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, average, change, mean, mean_spread, table
+from results_evidence import (
+    BASELINES,
+    PHOTOS,
+    SHOWN,
+    Evidence,
+    average,
+    change,
+    directions,
+    listed,
+    mean,
+    mean_spread,
+    table,
+)
 from results_sections import costs, demo_losses, original, supervised
 from results_studies import planned_runs
 
@@ -44,19 +57,20 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
     rows = []
     for study in PHOTOS:
         for method in LEARNERS:
-            seeds = evidence.values("a_tail", study=study, method=method, loss="ce")
-            if not seeds or method in BASELINES:
+            where = {"study": study, "method": method}
+            if method in BASELINES or not evidence.values("a_tail", loss="ce", **where):
                 continue
             row = [evidence.studies[study]["title"], LEARNERS[method].title]
             for metric in ("a_tail", "a_mean"):
-                where = {"study": study, "method": method}
-                row += [mean(evidence.values(metric, loss=loss, **where)) for loss in ("ce", "tal")]
-                row.append(change(evidence.difference(metric, "tal", **where)))
-            rows.append([*row, str(len(seeds))])
+                tal, ce = evidence.pair(metric, "tal", **where)
+                row += [mean(ce or evidence.values(metric, loss="ce", **where)), mean(tal)]
+                row.append(change(paired_difference(tal, ce)))
+            rows.append([*row, str(len(tal or evidence.values("a_tail", loss="ce", **where)))])
     names = [f"{SHOWN[metric]} {loss}" for metric in ("a_tail", "a_mean") for loss in ("CE", "TAL", "change")]
     return [
         "# Results: what it measures on photographs",
-        "Every number here was made by this project, and page and pictures are rebuilt from the tables in `results/`:",
+        "Every number here comes from runs of this project, but for those that are called the paper's; page and "
+        "pictures are rebuilt from the tables in `results/`:",
         "```bash\npython scripts/results.py\n```",
         "Accuracies in percent; a change is the mean over seeds of the difference to "
         "cross-entropy (CE) on the same seed, in points, with its 95 % t-interval in brackets.",
@@ -64,8 +78,8 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
         *shown(pictures, [OVERVIEW]),
         "DeiT-Tiny/16 frozen, 160 × 160 pixels, 5 tasks, 20 epochs a task, `fidelity=fixed`, inputs normalised as the "
         "weights expect. The tail is the half of the classes with the fewest training images "
-        "([report.md](report.md) defines all metrics). This is a small ViT on parts of the sets, not the paper's "
-        "ViT-B/16 on the whole ones: compare the changes, not the levels.",
+        "([report.md](report.md) defines all metrics). This is a small ViT on parts of the sets with few optimizer "
+        "steps a task, not the paper's ViT-B/16 on the whole ones: neither levels nor changes are the paper's.",
     ]
 
 
@@ -84,65 +98,75 @@ def found(evidence: Evidence) -> list[str]:
     parts.append(
         "Pooled means: every cell (dataset and method) counts once with its mean over seeds, and the interval is "
         "Student's over the cells, so that it holds both the seeds' chance and the differences between cells. Cells of "
-        "one dataset share images and class orders; with few cells the interval is wide and a little too trusting."
+        "one dataset share its images, and all share the class orders, so they are not independent: the interval says "
+        "how far cells differ rather than what chance allows, and of many intervals one in twenty leaves out 0 anyway."
     )
     return parts
 
 
 def pooled_sentence(evidence: Evidence, loss: str, base: str) -> str:
     """What a loss does over all cells, against CE or against another; nothing without a cell that has both."""
-    texts = []
-    for metric, name in SHOWN.items():
-        pooled, means = evidence.pooled(metric, loss, base=base)
-        if pooled is None:
-            return ""
-        texts.append(f"{name} {change(pooled)}, higher in {sum(value > 0 for value in means)} of {len(means)}")
-    tail, _ = evidence.pooled("a_tail", loss, base=base)
-    total, _ = evidence.pooled("a_mean", loss, base=base)
+    cells = evidence.cells(loss, base=base)
+    if not cells:
+        return ""
+    pooled = {name: evidence.pooled(metric, loss, base=base) for metric, name in SHOWN.items()}
+    texts = [f"{name} {change(difference)}, {directions(means)}" for name, (difference, means) in pooled.items()]
     knows = ", which is told the classes' frequencies," if LOSSES[loss].knows == "the prior" else ""
-    against = f"**{LOSSES[loss].title}**{knows} against {LOSSES[base].title}, pooled"
-    return f"{against}: {'; '.join(texts)}. {verdict(tail, 'tail')} {verdict(total, 'mean')}"
+    methods = [LEARNERS[method].title for method in LEARNERS if method in {method for _, method in cells}]
+    over = f"{len(cells)} {'cell' if len(cells) == 1 else 'cells'} ({listed(methods)})"
+    against = f"**{LOSSES[loss].title}**{knows} against {LOSSES[base].title}, over {over}"
+    return f"{against}: {'; '.join(texts)}. {verdict({name: pooled[name][0] for name in pooled})}"
 
 
-def verdict(difference: Difference | None, what: str) -> str:
-    """What the interval lets us say of the tail, or of all classes."""
-    subject = {"tail": "the tail", "mean": "the mean over all classes"}[what]
-    if difference is None or difference.low is None or difference.high is None:
-        return f"One cell says nothing general of {subject}."
-    if difference.low > 0:
-        return f"It raises {subject} beyond chance."
-    if difference.high < 0:
-        return f"It lowers {subject} beyond chance."
-    return f"For {subject} these runs show no change beyond chance."
+def verdict(differences: dict[str, Difference | None]) -> str:
+    """What the intervals let us say."""
+    known = {name: d for name, d in differences.items() if d is not None and d.low is not None and d.high is not None}
+    if not known:
+        return "One cell has no interval over cells."
+    ways = {name: "higher" if d.low > 0 else "lower" if d.high < 0 else "" for name, d in known.items()}
+    sure, rest = ([name for name in ways if bool(ways[name]) == wanted] for wanted in (True, False))
+    if not sure:
+        return "No interval leaves out 0."
+    said = listed([f"{name} ({ways[name]})" for name in sure])
+    return f"The interval leaves out 0 for {said}" + (f", not for {listed(rest)}." if rest else ".")
 
 
 def learned(evidence: Evidence) -> list[str]:
-    """What training bought: the best baseline beside the methods."""
+    """What training bought: the methods with CE against the best of those that compare with class prototypes."""
     texts = []
     for study in PHOTOS:
-        levels = {m: evidence.values("a_mean", study=study, method=m, loss=BASELINES.get(m, "ce")) for m in LEARNERS}
-        best = {m: levels[m] for m in BASELINES if levels[m]}
-        if not best:
+        levels = {m: evidence.values("a_mean", study=study, method=m, loss=loss) for m, loss in BASELINES.items()}
+        if not all(levels.values()):
             continue
-        told = ", ".join(f"{LEARNERS[m].title} {mean(v)}" for m, v in best.items())
-        top = max(map(average, best.values()))
-        above = [LEARNERS[m].title for m, v in levels.items() if m not in BASELINES and v and average(v) > top]
-        text = f"{', '.join(above)} with CE above all of them" if above else "no method with CE above the best of them"
-        texts.append(f"Baselines on {evidence.studies[study]['title']}, A_Mean: {told}; {text}.")
+        told = ", ".join(f"{LEARNERS[m].title} {mean(values)}" for m, values in levels.items())
+        best = max(levels, key=lambda m: average(levels[m]))
+        others = {
+            m: evidence.values("a_mean", study=study, method=m, loss="ce") for m in LEARNERS if m not in BASELINES
+        }
+        against = [
+            f"{LEARNERS[m].title} {change(difference)}"
+            for m, values in others.items()
+            if (difference := paired_difference(values, levels[best])) is not None
+        ]
+        compared = f"; with CE against {LEARNERS[best].title}: {', '.join(against)}" if against else ""
+        texts.append(f"Methods with class prototypes on {evidence.studies[study]['title']}, A_Mean: {told}{compared}.")
     return texts
 
 
 def calibrated(evidence: Evidence) -> list[str]:
-    """Mean α·w at the end of the tasks, where 1 is calibrated."""
-    rows = evidence.runs[evidence.runs["study"].isin(PHOTOS)]
+    """Mean α·w at the end of the tasks, where 1 is calibrated, beside the steps that a task has."""
+    rows = evidence.runs[evidence.runs["study"].isin(PHOTOS) & evidence.runs["loss"].isin(("tal", "tal_auto"))]
+    rows = rows.dropna(subset=["weight"])
     texts = []
-    for loss in ("tal", "tal_auto"):
-        weights = rows.loc[rows["loss"] == loss, "weight"].dropna().astype(float)
-        if len(weights):
-            texts.append(f"{LOSSES[loss].title} {weights.min():.2f} to {weights.max():.2f}")
+    for (loss, method), own in rows.groupby(["loss", "method"], sort=False):
+        steps, weights = own["steps"].astype(float), own["weight"].astype(float)
+        texts.append(
+            f"{LOSSES[loss].title} with {LEARNERS[method].title} {weights.min():.2f} to {weights.max():.2f} "
+            f"({steps.mean():.0f} steps a task)"
+        )
     if not texts:
         return []
-    meaning = "1 is calibrated, 0 is no negative supervision at all"
+    meaning = "1 is calibrated, 0 is no negative supervision at all; the paper's λ remembers 200 steps"
     return [f"Mean α·w at the end of a task, over the tasks of a run ({meaning}): {'; '.join(texts)}."]
 
 
@@ -197,8 +221,9 @@ def repeat(evidence: Evidence) -> list[str]:
     """Commands, settings tried, time and machine."""
     parts = [
         "## How to repeat it",
-        "`results/studies.yaml` has the runs. With a folder of the photographs (`CUB_200_2011`, `flowers`, `pets`) and "
-        "a file of DeiT-Tiny's weights:",
+        "`results/studies.yaml` has the runs, `results/manifests` the images of each set (ours had a shorter side of "
+        "224 pixels). With a folder of the photographs (`CUB_200_2011`, `flowers`, `pets`) and a file of DeiT-Tiny's "
+        "weights:",
         "```bash\n"
         "python scripts/results.py run cub photos=FOLDER weights=FILE jobs=2\n"
         "python scripts/results.py collect cub\n"
@@ -209,22 +234,29 @@ def repeat(evidence: Evidence) -> list[str]:
     trials = evidence.table("trials")
     if trials is not None:
         parts.append(
-            "Settings are LAMDA-PILOT's but for what `results/studies.yaml` names. For a method that does not learn "
-            "with them another learning rate would be chosen, by the training loss of CE on seed 1990, which is not "
-            "reported. All that was tried (mean training loss of the last epoch of the first two tasks; "
-            "ln 8 = 2.08 is chance):"
+            "Settings are those of LAMDA-PILOT that `configs/methods` has, but for what `results/studies.yaml` names. "
+            "For a method that does not learn with them another learning rate would be chosen, by the training loss of "
+            "CE on a seed that is not reported. All that was tried (mean training loss of the last epoch of the first "
+            "two tasks):"
         )
         rows = [
-            [LEARNERS[t.method].title, t.settings or "as LAMDA-PILOT", f"{t.loss_1:.2f}", f"{t.loss_2:.2f}", t.chosen]
+            [
+                LEARNERS[t.method].title,
+                t.settings or "as they are",
+                f"{t.dataset}, seed {t.seed}",
+                *(f"{value:.2f}" for value in (t.loss_1, t.loss_2, math.log(t.classes))),
+            ]
             for t in trials.itertuples()
         ]
-        parts.append(table(["Method", "Setting", "Task 1", "Task 2", "Used"], rows))
+        parts.append(table(["Method", "Setting", "On", "Task 1", "Task 2", "Chance (ln C)"], rows))
     runs = evidence.runs
     seeds = ", ".join(map(str, sorted(runs["seed"].unique())))
+    native = runs[runs["engine"] == "native"]
+    threads = ", ".join(f"{int(count)}" for count in sorted(native["threads"].dropna().unique()))
     parts.append(
-        f"{len(runs)} runs, seeds {seeds}, one thread each, two at a time on two cores of an AMD EPYC, "
-        f"beside other work: {runs['minutes'].sum() / 60:.0f} hours of one busy core in all. Versions and "
-        "commit of each run are in its record, the commit also in `results/runs.csv`."
+        f"{len(runs)} runs, seeds {seeds}, ours with {threads} thread each, two at a time on two cores of an AMD EPYC "
+        f"beside other work: {runs['minutes'].sum() / 60:.0f} hours by the clock if they had come one after the other. "
+        "Versions and commit of each run are in its record, the commit also in `results/runs.csv`."
     )
     return parts
 

@@ -23,8 +23,8 @@ def run(study, method, loss, seed, *, tail, mean, options="", engine="native", w
     return {
         "study": study, "method": method, "loss": loss, "options": options, "engine": engine, "seed": seed,
         "tasks": 2, "classes": 4, "fidelity": "fixed", "a_mean": mean, "a_tail": tail, "a_head": 2 * mean - tail,
-        "a_avg": mean, "worst_class": 0.0, "forgetting": 0.1, "train_loss": 0.5, "weight": weight, "minutes": 6.0,
-        "threads": 1, "commit": "1234567", "run": "a", **more,
+        "a_avg": mean, "worst_class": 0.0, "forgetting": 0.1, "train_loss": 0.5, "weight": weight,
+        "steps": 20.0, "minutes": 6.0, "threads": 1, "commit": "1234567", "run": "a", **more,
     }  # fmt: skip
 
 
@@ -70,7 +70,14 @@ def everything(folder: Path, classes: int = 40, tasks: int = 5) -> Path:
                     "" if rng.random() < rarity / 8 else np.clip(0.6 + 0.2 * rarity - gain + rng.normal(0, 0.1), 0, 1)
                 )
                 over_classes.append(
-                    {**key, "label": label, "images": images[label], "recall": recall, "precision": precision}
+                    {
+                        **key,
+                        "label": label,
+                        "name": f"bird {label}",
+                        "images": images[label],
+                        "recall": recall,
+                        "precision": precision,
+                    }
                 )
     for seed in SEEDS:
         runs += [

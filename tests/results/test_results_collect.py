@@ -11,6 +11,7 @@ from results_studies import PLACES, planned_runs, read_studies, study_commands
 
 import results
 from data_lt.errors import UserError
+from data_lt.manifest import read_manifest
 from pilot_tal.plan.make import make_plan
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.report.tal_state import mean_weights, read_states
@@ -50,6 +51,7 @@ def test_two_runs_give_their_lines(runs, tmp_path, monkeypatch):
         steps = run.step_log()
         last = [np.mean([s["loss"] for s in steps if (s["task"], s["epoch"]) == (task, 1)]) for task in (0, 1)]
         assert float(line["train_loss"]) == pytest.approx(np.mean(last), abs=1e-6)
+        assert float(line["steps"]) == np.mean([sum(s["task"] == task for s in steps) for task in (0, 1)])
     assert float(tal["weight"]) == pytest.approx(np.mean(mean_weights(found["tal"])), abs=1e-6)
 
     after = [line for line in lines(tmp_path / "tasks.csv") if line["loss"] == "tal"]
@@ -61,6 +63,7 @@ def test_two_runs_give_their_lines(runs, tmp_path, monkeypatch):
     stream, per_class = found["ce"].record.stream, found["ce"].metrics["per_class"]
     classes = {int(line["label"]): line for line in lines(tmp_path / "classes.csv") if line["loss"] == "ce"}
     for place, label in enumerate(stream.class_order):
+        assert classes[label]["name"] == stream.class_names[place]
         assert int(classes[label]["images"]) == stream.train_counts[place]
         assert float(classes[label]["recall"]) == pytest.approx(per_class["accuracy"][place], abs=1e-6)
 
@@ -140,7 +143,23 @@ def test_every_study_is_a_plan(study):
     for words in compared:
         assert f"output=runs/results/{study}" in words
         plan = make_plan(words[1], words[2], words[3:])
-        assert {run.dataset for run in plan.runs} == {words[2]} and plan.runs
+        assert plan.runs
+
+
+def test_a_trial_is_told_by_its_training_losses(runs):
+    run = loaded(runs)["ce"]
+    losses = [np.mean([s["loss"] for s in run.step_log() if (s["task"], s["epoch"]) == (task, 1)]) for task in (0, 1)]
+    told = results.trial_of(run)
+    assert (told["loss_1"], told["loss_2"]) == tuple(pytest.approx(loss, abs=1e-3) for loss in losses)
+    assert (told["method"], told["seed"], told["classes"]) == ("lae", 1993, 3)
+    assert told["settings"] == "batch_size=4"
+
+
+@pytest.mark.parametrize("study", ["cub", "flowers", "pets"])
+def test_the_images_of_a_study_are_listed(study):
+    (manifest,) = [word.partition("=")[2] for word in STUDIES[study]["data"].split() if word.startswith("manifest=")]
+    split = read_manifest(results.ROOT / manifest)
+    assert f"({len(split.class_names)} classes)" in STUDIES[study]["title"] and min(split.counts) == 2
 
 
 def test_the_runs_of_a_study_are_counted():

@@ -5,7 +5,8 @@ import re
 import pytest
 from helpers.cli import ROOT
 from made_up import SEEDS, everything, run, write
-from results_page import Evidence, change, verdict, write_page
+from results_evidence import Evidence, change, directions
+from results_page import verdict, write_page
 
 from pilot_tal.metrics import Difference
 
@@ -51,7 +52,7 @@ def test_means_and_paired_changes_by_hand(tmp_path):
 def test_only_shared_seeds_are_compared(tmp_path):
     page = page_of(tmp_path, arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52)))
     assert f"+3.5 [−{T_1 * 1.5 - 3.5:.1f}, +{T_1 * 1.5 + 3.5:.1f}]" in page  # 5 and 2: half is t·(3/√2)/√2
-    assert "| LAE | 50.0 | 48.5 |" in page
+    assert "| LAE | 45.0 | 48.5 | +3.5 [" in page  # the levels are of the same seeds
 
 
 def test_one_seed_has_no_interval_and_a_missing_cell_is_a_dash(tmp_path):
@@ -59,7 +60,7 @@ def test_one_seed_has_no_interval_and_a_missing_cell_is_a_dash(tmp_path):
     page = page_of(tmp_path, rows)
     assert "| CUB-LT (4 classes) | LAE | 40.0 | 45.0 | +5.0 | 50.0 | 55.0 | +5.0 | 1 |" in page
     assert "| Flowers-LT (4 classes) | MOS | 50.0 | – | – | 60.0 | – | – | 3 |" in page
-    assert "One cell says nothing general of the tail." in page and "nan" not in page
+    assert "over 1 cell (LAE)" in page and "One cell has no interval over cells." in page and "nan" not in page
 
 
 def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
@@ -72,8 +73,8 @@ def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
     half = T_1 * 8**0.5 / 2**0.5  # 5 and 1 have a deviation of √8
     assert (pooled.low, pooled.high) == (pytest.approx(3 - half, abs=1e-4), pytest.approx(3 + half, abs=1e-4))
     page = page_of(tmp_path, rows)
-    assert f"A_Tail +3.0 [−{half - 3:.1f}, +{half + 3:.1f}], higher in 2 of 2" in page
-    assert "For the tail these runs show no change beyond chance." in page
+    assert f"A_Tail +3.0 [−{half - 3:.1f}, +{half + 3:.1f}], higher in 2, lower in 0 of 2" in page
+    assert "over 2 cells (LAE and MOS)" in page and "No interval leaves out 0." in page
 
 
 def test_two_losses_are_compared_where_both_were_run(tmp_path):
@@ -81,10 +82,10 @@ def test_two_losses_are_compared_where_both_were_run(tmp_path):
     rows += arms("pets", "lae", ce=(40, 50, 60), tal=(41, 51, 61), balanced_softmax=(40, 50, 61))
     rows += arms("pets", "mos", ce=(40, 50, 60), tal=(80, 80, 80))
     page = page_of(tmp_path, rows)
-    (sentence,) = [line for line in page.splitlines() if "against TAL, pooled" in line]
+    (sentence,) = [line for line in page.splitlines() if "against TAL, over" in line]
     assert sentence.startswith("- **Balanced softmax**, which is told the classes' frequencies, against TAL")
     # by 5, 6 and 6 on CUB, by −1, −1 and 0 on Pets
-    assert "A_Tail +2.5 [" in sentence and "higher in 1 of 2" in sentence
+    assert "over 2 cells (LAE): A_Tail +2.5 [" in sentence and "higher in 1, lower in 1 of 2" in sentence
 
 
 def test_other_engines_options_and_baselines_are_not_pooled(tmp_path):
@@ -96,25 +97,48 @@ def test_other_engines_options_and_baselines_are_not_pooled(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "sentence"),
+    ("tail", "head", "sentence"),
     [
-        (0.1, 4, "It raises the tail beyond chance."),
-        (-4, -0.1, "It lowers the tail beyond chance."),
-        (-0.1, 4, "For the tail these runs show no change beyond chance."),
-        (0, 4, "For the tail these runs show no change beyond chance."),
-        (None, None, "One cell says nothing general of the tail."),
+        ((0.1, 4), (-4, -0.1), "The interval leaves out 0 for A_Tail (higher) and A_Head (lower)."),
+        ((0.1, 4), (-4, 0.1), "The interval leaves out 0 for A_Tail (higher), not for A_Head."),
+        ((0, 4), (-4, 0), "No interval leaves out 0."),
+        ((None, None), (None, None), "One cell has no interval over cells."),
     ],
 )
-def test_sentences_follow_the_interval(low, high, sentence):
-    assert verdict(Difference(1.0, low, high, 3), "tail") == sentence
+def test_sentences_follow_the_interval(tail, head, sentence):
+    assert verdict({"A_Tail": Difference(1.0, *tail, 3), "A_Head": Difference(-1.0, *head, 3)}) == sentence
+
+
+def test_a_tie_is_neither_higher_nor_lower():
+    assert directions([0.5, 1e-4, -1e-4, -0.2, 0.05]) == "higher in 2, lower in 1 of 5"
+
+
+def test_methods_are_set_against_the_best_prototypes_once_all_are_there(tmp_path):
+    rows = arms("cub", "lae", ce=(40, 50, 60)) + arms("cub", "simplecil", none=(50, 55, 60))
+    assert "class prototypes" not in page_of(tmp_path, rows)
+    rows += arms("cub", "ranpac", ce=(55, 60, 65)) + arms("cub", "ease", ce=(30, 30, 30))
+    (line,) = [line for line in page_of(tmp_path, rows).splitlines() if "class prototypes" in line]
+    half = T_2 * 5 / 3**0.5  # −15, −10 and −5 have a deviation of 5
+    told = f"LAE −10.0 [−{half + 10:.1f}, +{half - 10:.1f}]."
+    assert line.endswith(f"SimpleCIL 65.0, RanPAC 70.0, EASE 40.0; with CE against RanPAC: {told}")
+
+
+def test_calibration_is_told_with_the_steps_it_had(tmp_path):
+    rows = [
+        run("cub", "lae", "tal", seed, tail=0.4, mean=0.5, weight=w)
+        for seed, w in zip(SEEDS, (0.2, 0.3, 0.25), strict=True)
+    ]
+    rows += [run("cub", "mos", "tal", SEEDS[0], tail=0.4, mean=0.5, weight=0.4, steps=40.0)]
+    page = page_of(tmp_path, rows)
+    assert "TAL with LAE 0.20 to 0.30 (20 steps a task); TAL with MOS 0.40 to 0.40 (40 steps a task)." in page
 
 
 def test_an_unwelcome_change_is_told_as_plainly(tmp_path):
     rows = [line for m in ("l2p", "lae", "mos") for line in arms("cub", m, ce=(40, 50, 60), tal=(38, 48, 58))]
     rows += arms("pets", "lae", ce=(40, 50, 60), tal=(37, 47, 57))
     page = page_of(tmp_path, rows)
-    assert "It lowers the tail beyond chance. It lowers the mean over all classes beyond chance." in page
-    assert "higher in 0 of 4" in page
+    assert "The interval leaves out 0 for A_Tail (lower), A_Mean (lower) and A_Head (lower)." in page
+    assert "higher in 0, lower in 4 of 4" in page
 
 
 def test_changes_are_written_with_a_sign_and_a_true_minus():

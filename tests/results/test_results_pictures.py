@@ -48,14 +48,24 @@ def test_accuracy_over_tasks_is_the_mean_over_seeds(evidence):
     assert sum(axes.get_visible() for axes in shown.axes) == 9
 
 
-def test_classes_are_dots_at_their_training_images(evidence):
-    shown, _ = drawn(over_classes, evidence)
-    table = evidence.table("classes")
-    own = table[(table.study == "pets") & (table.loss == "ce")]
-    for axes, what in zip(shown.axes[4:6], ("recall", "precision"), strict=True):
-        dots = axes.collections[0].get_offsets()
-        wanted = own.groupby(["images", "label"])[what].mean().dropna().reset_index()
-        assert np.asarray(dots) == pytest.approx(np.c_[wanted.images, 100 * wanted[what]])
+def test_classes_are_dots_at_their_training_images(tmp_path):
+    key = {"study": "pets", "method": "lae", "options": "", "engine": "native", "seed": 1993}
+    found = {  # training images, then recall and precision of one run and of another
+        "ce": {0: (40, (0.9, 0.8), (0.7, 0.6)), 1: (2, (0.0, ""), (0.2, 0.5)), 2: (10, (0.0, ""), (0.0, ""))},
+        "tal": {label: (images, (0.5, 0.5), (0.5, 0.5)) for label, images in ((0, 40), (1, 2), (2, 10))},
+    }
+    rows = [
+        {**key, "loss": loss, "seed": seed, "label": label, "images": images, "recall": both[0], "precision": both[1]}
+        for loss, classes in found.items()
+        for label, (images, *runs) in classes.items()
+        for seed, both in zip(SEEDS, runs, strict=False)
+    ]
+    shown, _ = drawn(
+        over_classes, Evidence(write(tmp_path, runs=[run("pets", "lae", "ce", 1, tail=0, mean=0)], classes=rows))
+    )
+    recall, precision = (np.asarray(axes.collections[0].get_offsets()) for axes in shown.axes[:2])
+    assert recall == pytest.approx(np.array([(2, 10), (10, 0), (40, 80)]))
+    assert precision == pytest.approx(np.array([(2, 50), (40, 70)]))  # a class that is never predicted has none
 
 
 def test_states_part_head_from_tail(evidence):
