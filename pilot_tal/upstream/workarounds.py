@@ -20,6 +20,7 @@ from pilot_tal.upstream.swap import Patches
 from pilot_tal.upstream.weights import load_vit_weights
 
 FULL_WORKERS = 8  # what most of the originals ask for
+VIT_WIDTH = 768
 TOP_K = 5
 LEAST_FISHER = 1e-30  # of gradients of 1e-15: nothing beside any other, and far enough from where float32 ends
 # Classes of ViTs, as the checkout and timm call them.
@@ -209,6 +210,14 @@ def fecam_inverse(context: Context) -> None:
             return original(matrix.double(), rtol=zero).to(matrix.dtype)
 
     context.patches.set(torch.linalg, "pinv", inverse)
+
+
+@_register(ON_LEARNER, lambda c: "embed_dim" in c.job.vit)
+def other_width(context: Context, learner: Any) -> None:
+    """some networks say that their ViT gives 768 features, whatever it gives; they are told its width."""
+    backbone = getattr(learner._network, "backbone", None)
+    if getattr(backbone, "out_dim", None) == VIT_WIDTH:
+        context.patches.set(backbone, "out_dim", context.job.vit["embed_dim"])
 
 
 @_register(ON_LEARNER, lambda c: c.job.args["init_cls"] < TOP_K)

@@ -298,6 +298,17 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
         load_vit_weights(TinyViT(), tmp_path / "vit.bin")
 
 
+@pytest.mark.parametrize(("said", "told"), [(768, 128), (512, 512)])
+def test_a_network_is_told_the_width_of_its_vit(said, told):
+    made = context(LAMDA_PILOT, "lae", vit={"embed_dim": 128})
+    assert "other_width" in needed(made) and "other_width" not in needed(context(LAMDA_PILOT, "lae", vit={"depth": 2}))
+    learner = SimpleNamespace(_network=SimpleNamespace(backbone=SimpleNamespace(out_dim=said)))
+    with made.patches:
+        workarounds.other_width(made, learner)
+        assert learner._network.backbone.out_dim == told
+    workarounds.other_width(made, SimpleNamespace(_network=SimpleNamespace()))  # without such a part
+
+
 def test_a_smaller_vit_sees_what_our_own_transform_shows_it():
     """Cropped at its own size: by way of 224 pixels the picture would be softer."""
     from torchvision import transforms as T
