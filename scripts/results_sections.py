@@ -35,7 +35,7 @@ def demo_losses(evidence: Evidence) -> list[str]:
         return []
     names = ["Loss", "It knows", *(f"{name} change" for name in SHOWN.values()), "A_Tail by method"]
     return [
-        "## The demo: every loss",
+        "## The demo: the losses side by side",
         "Change against CE in points, pooled over the methods as above, best A_Mean first (50 characters, a tiny ViT, "
         "the settings of [demo.md](demo.md)).",
         table(names, [row for _, row in sorted(rows, key=lambda pair: -pair[0])]),
