@@ -109,20 +109,29 @@ def pooled_sentence(evidence: Evidence, loss: str, base: str) -> str:
     cells = evidence.cells(loss, base=base)
     if not cells:
         return ""
-    pooled = {name: evidence.pooled(metric, loss, base=base) for metric, name in SHOWN.items()}
-    texts = [f"{name} {change(difference)}, {directions(means)}" for name, (difference, means) in pooled.items()]
+    (study, method), *more = cells
+    if more:
+        methods = [LEARNERS[name].title for name in LEARNERS if name in {name for _, name in cells}]
+        over = f"over {len(cells)} cells ({listed(methods)})"
+        pooled = {name: evidence.pooled(metric, loss, base=base) for metric, name in SHOWN.items()}
+        differences = {name: difference for name, (difference, _) in pooled.items()}
+        texts = [f"{name} {change(difference)}, {directions(means)}" for name, (difference, means) in pooled.items()]
+    else:
+        over = f"with {LEARNERS[method].title} on {evidence.studies[study]['title']} alone, interval over seeds"
+        differences = {
+            name: evidence.difference(metric, loss, base, study=study, method=method) for metric, name in SHOWN.items()
+        }
+        texts = [f"{name} {change(difference)}" for name, difference in differences.items()]
     knows = ", which is told the classes' frequencies," if LOSSES[loss].knows == "the prior" else ""
-    methods = [LEARNERS[method].title for method in LEARNERS if method in {method for _, method in cells}]
-    over = f"{len(cells)} {'cell' if len(cells) == 1 else 'cells'} ({listed(methods)})"
-    against = f"**{LOSSES[loss].title}**{knows} against {LOSSES[base].title}, over {over}"
-    return f"{against}: {'; '.join(texts)}. {verdict({name: pooled[name][0] for name in pooled})}"
+    against = f"**{LOSSES[loss].title}**{knows} against {LOSSES[base].title}, {over}"
+    return f"{against}: {'; '.join(texts)}. {verdict(differences)}"
 
 
 def verdict(differences: dict[str, Difference | None]) -> str:
     """What the intervals let us say."""
     known = {name: d for name, d in differences.items() if d is not None and d.low is not None and d.high is not None}
     if not known:
-        return "One cell has no interval over cells."
+        return "One value has no interval."
     ways = {name: "higher" if d.low > 0 else "lower" if d.high < 0 else "" for name, d in known.items()}
     sure, rest = ([name for name in ways if bool(ways[name]) == wanted] for wanted in (True, False))
     if not sure:

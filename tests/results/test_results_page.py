@@ -46,6 +46,7 @@ def test_means_and_paired_changes_by_hand(tmp_path):
     interval = f"+5.0 [−{half - 5:.1f}, +{half + 5:.1f}]"
     assert f"| CUB-LT (4 classes) | LAE | 50.0 | 55.0 | {interval} | 60.0 | 65.0 | {interval} | 3 |" in page
     assert f"| LAE | TAL | 55.0 ± 11.8 | 65.0 ± 11.8 | 75.0 ± 11.8 | {interval} | {interval} | 3 |" in page
+    assert f"alone, interval over seeds: A_Tail {interval}; A_Mean {interval}" in page
     assert "| LAE | CE | 50.0 ± 10.0 | 60.0 ± 10.0 | 70.0 ± 10.0 |  |  | 3 |" in page
 
 
@@ -60,7 +61,8 @@ def test_one_seed_has_no_interval_and_a_missing_cell_is_a_dash(tmp_path):
     page = page_of(tmp_path, rows)
     assert "| CUB-LT (4 classes) | LAE | 40.0 | 45.0 | +5.0 | 50.0 | 55.0 | +5.0 | 1 |" in page
     assert "| Flowers-LT (4 classes) | MOS | 50.0 | – | – | 60.0 | – | – | 3 |" in page
-    assert "over 1 cell (LAE)" in page and "One cell has no interval over cells." in page and "nan" not in page
+    assert "with LAE on CUB-LT (4 classes) alone, interval over seeds: A_Tail +5.0; A_Mean +5.0" in page
+    assert "One value has no interval." in page and "nan" not in page
 
 
 def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
@@ -102,7 +104,7 @@ def test_other_engines_options_and_baselines_are_not_pooled(tmp_path):
         ((0.1, 4), (-4, -0.1), "The interval leaves out 0 for A_Tail (higher) and A_Head (lower)."),
         ((0.1, 4), (-4, 0.1), "The interval leaves out 0 for A_Tail (higher), not for A_Head."),
         ((0, 4), (-4, 0), "No interval leaves out 0."),
-        ((None, None), (None, None), "One cell has no interval over cells."),
+        ((None, None), (None, None), "One value has no interval."),
     ],
 )
 def test_sentences_follow_the_interval(tail, head, sentence):
