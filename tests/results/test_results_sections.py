@@ -75,6 +75,7 @@ def test_losses_on_the_demo_are_pooled_over_methods_and_sorted_by_the_mean(tmp_p
         for loss, factor in (("ce", 0), ("tal", -1), ("focal", 1), ("balanced_softmax", 3)):
             rows += arm("demo", loss, [value + factor * gain for value in (40, 50, 60)], method)
     rows += arm("demo", "tal", (99, 99, 99), "mos")  # without CE to compare with
+    rows += arm("demo", "ldam", (99, 99, 99), "lae")  # not with L2P, so not beside the others
     section = page_of(tmp_path, rows).split("## The demo: the losses side by side")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")][2:]
     assert [line.split(" | ")[0] for line in lines] == ["| Balanced softmax", "| Focal", "| TAL"]
