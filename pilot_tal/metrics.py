@@ -194,18 +194,12 @@ def summarize(
         `task_matrix`, `tail_classes`, `worst_class_label` and, under `per_class`, the `accuracy` (that is, the
         recall), `precision`, `f1` and `test_images` of each class seen.
     """
-    done = len(predictions)
-    if not 1 <= done <= len(task_sizes):
-        raise UserError(f"predictions must cover 1 to {len(task_sizes)} tasks, got {done}")
     if len(train_counts) != sum(task_sizes):
         raise UserError(
             f"train_counts must have one entry for each of {sum(task_sizes)} classes, got {len(train_counts)}"
         )
-    seen = np.cumsum(task_sizes)[:done]
-    confusions = [confusion_matrix(*predictions[t], int(seen[t])) for t in range(done)]
-    for task, confusion in enumerate(confusions):
-        if not confusion.any():
-            raise UserError(f"there are no predictions after task {task}")
+    confusions = _confusions(predictions, task_sizes)
+    done = len(confusions)
     tail = tail_classes(train_counts, class_order)
     groups = shot_groups(train_counts) | thirds(train_counts, class_order)
     matrix = np.full((done, done), np.nan)
@@ -238,6 +232,19 @@ def summarize(
             "test_images": last.sum(axis=1).tolist(),
         },
     }
+
+
+def _confusions(predictions: Predictions, task_sizes: Sequence[int]) -> list[np.ndarray]:
+    """The confusion matrix after each finished task."""
+    done = len(predictions)
+    if not 1 <= done <= len(task_sizes):
+        raise UserError(f"predictions must cover 1 to {len(task_sizes)} tasks, got {done}")
+    seen = np.cumsum(task_sizes)[:done]
+    confusions = [confusion_matrix(*predictions[t], int(seen[t])) for t in range(done)]
+    for task, confusion in enumerate(confusions):
+        if not confusion.any():
+            raise UserError(f"there are no predictions after task {task}")
+    return confusions
 
 
 def misfits(metrics: Mapping[str, Any], task_sizes: Sequence[int]) -> list[str]:

@@ -1,7 +1,5 @@
 """Test images of the last task's classes in two dimensions, under two runs that differ in the loss."""
 
-import csv
-import io
 from pathlib import Path
 from unittest import mock
 
@@ -9,6 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from results_evidence import write_table
 from torch import Tensor
 
 from data_lt.errors import UserError
@@ -40,11 +39,7 @@ def draw_features(runs: list[str], table: Path, images: Path) -> None:
     stored = [load_run(path) for path in runs]
     check_pair(*stored)
     rows = [row for run in stored for row in placed(run, UMAP)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(table, text.getvalue())
+    write_table(table, rows, COLUMNS)
     with style():
         picture = standalone(to_svg(features_figure(pd.read_csv(table))[0]))
     write_text(images / f"{NAME}.svg", picture)

@@ -8,7 +8,7 @@ import pandas as pd
 from figures_features import features_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from results_evidence import Evidence
+from results_evidence import Evidence, direction
 
 from data_lt.errors import UserError
 from data_lt.files import write_text
@@ -218,8 +218,7 @@ def ablation(evidence: Evidence) -> Drawn | None:
             difference = ablation_change(evidence, metric, method, options)
             if difference is not None:
                 changes[place] = difference.mean
-                sure = difference.low is not None and not difference.low <= 0 <= difference.high
-                texts[place[0]][place[1]] = points(difference.mean / 100, 1) + ("*" if sure else "")
+                texts[place[0]][place[1]] = points(difference.mean / 100, 1) + ("*" if direction(difference) else "")
         limit = max(1.0, float(np.nanmax(np.abs(changes), initial=0.0)))
         draw_cells(axes, changes, "PuOr_r", (-limit, limit), texts)
         axes.set_xticks(np.arange(len(rs)) + 0.5, [f"{r:g}" for r in rs])

@@ -12,7 +12,6 @@ The runs themselves stay in runs/results/STUDY; only their summaries are part of
 
 import argparse
 import csv
-import io
 import shlex
 import subprocess
 import sys
@@ -21,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results_evidence import write_table
 from results_studies import PLACES, read_studies, study_commands
 
 from data_lt.errors import UserError
-from data_lt.files import write_text
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import AFTER_TASK
 from pilot_tal.plan.defaults import defaults
@@ -289,16 +288,6 @@ def merge(path: Path, rows: list[dict], order: Iterable[str]) -> None:
         with path.open(encoding="utf-8", newline="") as file:
             old = [row for row in csv.DictReader(file) if tuple(row[name] for name in KEY) not in replaced]
     write_table(path, sorted([*new, *old], key=lambda row: tuple(place(row[name]) for name in order)), list(new[0]))
-
-
-def write_table(path: Path, rows: list[dict], columns: list[str] | None = None) -> None:
-    """A CSV with these columns, or with those of the first row."""
-    text = io.StringIO()
-    names = columns or list(rows[0])
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n", restval="", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 def place(text: str) -> tuple[int, float, str]:

@@ -1,5 +1,7 @@
 """The tables of results/ as docs/results.md needs them: arms of runs, their means and differences, as texts."""
 
+import csv
+import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,8 +9,10 @@ from pathlib import Path
 import pandas as pd
 from results_studies import read_studies
 
+from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.metrics import Difference, paired_difference, spread
+from pilot_tal.report.display import points
 
 PHOTOS = ("cub", "flowers", "pets")
 SHOWN = {"a_tail": "A_Tail", "a_mean": "A_Mean", "a_head": "A_Head"}
@@ -99,13 +103,17 @@ def change(difference: Difference | None) -> str:
     """`+4.3 [−2.9, +11.6]`; without an interval where there is one value."""
     if difference is None:
         return "–"
-    text = signed(difference.mean)
-    return text if difference.low is None else f"{text} [{signed(difference.low)}, {signed(difference.high)}]"
+    texts = [
+        points(value / 100, 1) for value in (difference.mean, difference.low, difference.high) if value is not None
+    ]
+    return texts[0] if difference.low is None else f"{texts[0]} [{texts[1]}, {texts[2]}]"
 
 
-def signed(value: float | None) -> str:
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+def direction(difference: Difference) -> str:
+    """`higher` or `lower` where the interval leaves out 0; else nothing."""
+    if difference.low is None or difference.high is None:
+        return ""
+    return "higher" if difference.low > 0 else "lower" if difference.high < 0 else ""
 
 
 def directions(values: Iterable[float]) -> str:
@@ -114,6 +122,11 @@ def directions(values: Iterable[float]) -> str:
     return f"higher in {sum(v > TIE for v in found)}, lower in {sum(v < -TIE for v in found)} of {len(found)}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def write_table(path: Path, rows: list[dict], columns: Sequence[str] = ()) -> None:
+    """A CSV with these columns, or with those of the first row."""
+    text = io.StringIO()
+    names = columns or list(rows[0])
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n", restval="", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

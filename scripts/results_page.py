@@ -14,8 +14,8 @@ from results_evidence import (
     Evidence,
     average,
     change,
+    direction,
     directions,
-    listed,
     mean,
     mean_spread,
     table,
@@ -27,6 +27,7 @@ from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import Difference, paired_difference
+from pilot_tal.report.display import listed
 
 OVERVIEW = "results_overview"
 
@@ -129,10 +130,9 @@ def pooled_sentence(evidence: Evidence, loss: str, base: str) -> str:
 
 def verdict(differences: dict[str, Difference | None]) -> str:
     """What the intervals let us say."""
-    known = {name: d for name, d in differences.items() if d is not None and d.low is not None and d.high is not None}
-    if not known:
+    ways = {name: direction(d) for name, d in differences.items() if d is not None and d.low is not None}
+    if not ways:
         return "One value has no interval."
-    ways = {name: "higher" if d.low > 0 else "lower" if d.high < 0 else "" for name, d in known.items()}
     sure, rest = ([name for name in ways if bool(ways[name]) == wanted] for wanted in (True, False))
     if not sure:
         return "No interval leaves out 0."

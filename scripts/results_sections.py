@@ -1,10 +1,11 @@
 """Sections of docs/results.md on one question each; every one is there only if its runs are."""
 
-from results_evidence import SHOWN, Evidence, change, directions, listed, mean, shared, table
+from results_evidence import SHOWN, Evidence, change, direction, directions, mean, shared, table
 
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import Difference, paired_difference
+from pilot_tal.report.display import listed
 
 SUPERVISED = {
     "supervised_5_balanced": ("5", "balanced"),
@@ -57,7 +58,7 @@ def original(evidence: Evidence) -> list[str]:
         rows += [[*row, str(number)]] if number else []
     if not rows:
         return []
-    sure = [name for name, difference in all_found.items() if is_sure(difference)]
+    sure = [name for name, difference in all_found.items() if direction(difference)]
     told = f"the interval leaves out 0 for {listed(sure)}" if sure else "no interval leaves out 0"
     ends = [abs(end) for d in all_found.values() for end in (d.low, d.high) if end is not None]
     most = f"; the widest reaches {max(ends):.1f} points" if ends else ""
@@ -104,7 +105,7 @@ def of_balanced(differences: dict[str, Difference | None]) -> str:
     known = {name: d for name, d in differences.items() if d is not None and d.low is not None}
     if not known or len(known) < len(differences):
         return ""
-    sure = [f"{name} ({change(difference)})" for name, difference in known.items() if is_sure(difference)]
+    sure = [f"{name} ({change(difference)})" for name, difference in known.items() if direction(difference)]
     if sure:
         return f"On the balanced sets the interval leaves out 0 for {listed(sure)}."
     told = ", ".join(f"{name} {change(difference)}" for name, difference in known.items())
@@ -138,8 +139,3 @@ def costs(evidence: Evidence) -> list[str]:
             table(["Method", "Rounds", "TAL against CE"], rows),
         ]
     return ["## What TAL costs", *parts] if parts else []
-
-
-def is_sure(difference: Difference) -> bool:
-    """Whether the interval leaves out 0."""
-    return difference.low is not None and difference.high is not None and not difference.low <= 0 <= difference.high

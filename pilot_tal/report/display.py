@@ -6,6 +6,7 @@ in one place: HTML in the template engine, the others in `formats`.
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 from pilot_tal.metrics import Difference, Spread
 
@@ -34,6 +35,11 @@ def slug(text: str) -> str:
 def percent(value: float | None, digits: int = 2) -> str:
     """A fraction in percent; a dash when there is none."""
     return "–" if value is None else _minus(f"{exact(100 * value):.{digits}f}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def points(value: float, digits: int = 2) -> str:

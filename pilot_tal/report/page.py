@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.report.ablation import featured_arms
-from pilot_tal.report.display import clean, interval, number, percent, points
+from pilot_tal.report.display import clean, interval, listed, number, percent, points
 from pilot_tal.report.formats import Table
 from pilot_tal.report.sentences import lead_sentences, setting_caveats, study_caveats
 from pilot_tal.report.study import BASELINE_TITLE, Arm, Setting, Study
@@ -107,7 +107,7 @@ def _title(study: Study) -> str:
     datasets = list(dict.fromkeys(clean(s.record.data.title) for s in study.settings))
     losses = list(dict.fromkeys(a.loss_title for s in study.settings for a in s.arms if a.trains))
     losses = losses or list(dict.fromkeys(s.method_title for s in study.settings))
-    return f"{' and '.join(filter(None, (', '.join(losses[:-1]), losses[-1])))} on {', '.join(datasets)}"
+    return f"{listed(losses)} on {', '.join(datasets)}"
 
 
 def _section(section: Section, index: int) -> dict[str, Any]:
