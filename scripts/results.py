@@ -184,7 +184,9 @@ def last_losses(run: StoredRun) -> list[float]:
 
 def trial_of(run: StoredRun) -> dict:
     """A run that was tried, in one line: by its training losses alone."""
-    first, second, *_ = last_losses(run)
+    losses = last_losses(run)
+    if len(losses) < 2:
+        raise UserError(f"{run.path} has trained {len(losses)} tasks; a trial is told by the losses of two")
     settings, usual = run.record.method.settings, defaults(run.record.method.name, run.record.data.name)
     changed = {key: settings[key] for key in ("init_lr", "batch_size") if settings[key] != usual[key]}
     return {
@@ -193,8 +195,8 @@ def trial_of(run: StoredRun) -> dict:
         "settings": " ".join(f"{key}={value}" for key, value in changed.items()),
         "seed": run.record.seed,
         "classes": run.record.stream.task_sizes[0],
-        "loss_1": round(first, 3),
-        "loss_2": round(second, 3),
+        "loss_1": round(losses[0], 3),
+        "loss_2": round(losses[1], 3),
     }
 
 

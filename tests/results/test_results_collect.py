@@ -155,6 +155,13 @@ def test_a_trial_is_told_by_its_training_losses(runs):
     assert told["settings"] == "batch_size=4"
 
 
+def test_a_trial_needs_two_tasks(runs, monkeypatch):
+    monkeypatch.setattr(results, "last_losses", lambda run: [0.5])
+    run = loaded(runs)["ce"]
+    with pytest.raises(UserError, match="has trained 1 tasks; a trial is told by the losses of two"):
+        results.trial_of(run)
+
+
 @pytest.mark.parametrize("study", ["cub", "flowers", "pets"])
 def test_the_images_of_a_study_are_listed(study):
     (manifest,) = [word.partition("=")[2] for word in STUDIES[study]["data"].split() if word.startswith("manifest=")]
