@@ -38,8 +38,15 @@ class Faulty(TaskLoss):
         if self.way == "bug":
             raise RuntimeError("nobody has\nthought of this")
         if self.way == "sleeps":
-            time.sleep(0.05 if (Path(os.environ["FAULTY"]) / "wake").exists() else 600)
+            self._sleep(Path(os.environ["FAULTY"]))
         first = Path(os.environ.get("FAULTY", ".")) / f"{self.way}"
         if self.way == "killed" or (self.way == "killed_once" and not first.exists()):
             first.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+    @staticmethod
+    def _sleep(folder: Path):
+        """Long, and says so; after `wake` only for a moment."""
+        if not (folder / "wake").exists():
+            (folder / f"asleep-{os.getpid()}").touch()
+            time.sleep(600)
