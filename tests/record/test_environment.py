@@ -1,0 +1,82 @@
+"""What a run says of where it was made: true, and silent where nothing is known."""
+
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from pilot_tal import __version__
+from pilot_tal.record import environment
+from pilot_tal.record.environment import describe
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """A checkout with one commit, which the module takes for its own."""
+    file = tmp_path / "pilot_tal" / "record" / "environment.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("first\n")
+    monkeypatch.setattr(environment, "__file__", str(file))
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "--message=first")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_it_says_what_is_needed_to_repeat_a_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["pilot-tal", "run", "l2p", "demo_lt"])
+    monkeypatch.chdir(tmp_path)
+    told = describe("cpu")
+    assert told["pilot_tal"] == __version__ and told["python"] == platform.python_version()
+    assert told["command"] == ["pilot-tal", "run", "l2p", "demo_lt"] and told["working_directory"] == str(tmp_path)
+    assert told["platform"] == platform.platform() and told["threads"] == torch.get_num_threads()
+    assert told["device"] == "cpu" and told["device_name"] == platform.machine()
+    assert {"torch", "torchvision", "timm", "numpy", "safetensors"} <= set(told["packages"])
+    assert told["packages"] == {name: version(name) for name in told["packages"]}
+
+
+def test_a_gpu_has_its_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the card of {device}")
+    assert describe("cuda:1")["device_name"] == "the card of cuda:1"
+
+
+def test_a_package_that_is_not_there_has_no_version(monkeypatch):
+    monkeypatch.setattr(environment, "PACKAGES", ("torch", "no-such-package"))
+    assert describe("cpu")["packages"] == {"torch": version("torch"), "no-such-package": None}
+
+
+def test_commit_and_whether_tracked_files_were_changed(checkout):
+    (checkout / "notes.txt").write_text("not tracked\n")
+    told = describe("cpu")
+    assert told["commit"] == git(checkout, "rev-parse", "HEAD") and told["changed_since_commit"] is False
+    (checkout / "pilot_tal" / "record" / "environment.py").write_text("second\n")
+    assert describe("cpu")["changed_since_commit"] is True
+
+
+def test_an_installed_package_has_no_commit(checkout):
+    """Nor has one that lies inside a checkout of something else."""
+    inner = checkout / "site-packages" / "pilot_tal" / "record" / "environment.py"
+    environment.__file__ = str(inner)  # set back with the fixture's patch
+    told = describe("cpu")
+    assert told["commit"] is None and told["changed_since_commit"] is False
+
+
+@pytest.mark.parametrize("way", ["no git", "too slow", "damaged"])
+def test_without_gits_help_there_is_no_commit(way, checkout, monkeypatch):
+    if way == "no git":
+        monkeypatch.setenv("PATH", str(checkout / "nothing"))
+    elif way == "too slow":
+        slow = subprocess.TimeoutExpired("git", 10)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(slow))
+    else:
+        (checkout / ".git" / "HEAD").unlink()
+    assert describe("cpu")["commit"] is None
