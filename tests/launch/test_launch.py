@@ -297,13 +297,13 @@ def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypat
     cells = Cells(plan())
     every = cells.all()
 
-    def jobs(free: int) -> int:
+    def jobs(free: int, cells: Cells = cells) -> int:
         monkeypatch.setattr(launching, "free_memory", lambda: free)
         return len(launching.find_places(cells, every, []))
 
     run = cells.run(every[0].config)
     one = launching.WORKER_BYTES + launching._batch_bytes(run)
-    assert jobs(1 << 50) == 6 and jobs(0) == 1
+    assert jobs(1 << 50) == 6 and jobs(0) == 1 and jobs(1 << 50, Cells(plan("threads=16"))) == 4
     assert jobs(int((cells.shared_bytes() + 3.5 * one) / launching.MEMORY_SHARE)) == 3
     vit = sum(tensor.nbytes for tensor in run.shared.backbone.state_dict().values())
     assert cells.shared_bytes() == vit + run.shared.store.decoded_bytes() > vit
