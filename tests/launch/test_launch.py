@@ -309,6 +309,14 @@ def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypat
     assert cells.shared_bytes() == vit + run.shared.store.decoded_bytes() > vit
 
 
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
+    assert launching._cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # macOS
+    assert launching._cores() == 64
+
+
 def test_cells_are_measured_by_the_images_they_show(images, tmp_path, monkeypatch):
     """So the time left holds for methods with other batches: LAE's has 128 images, L2P's 16."""
     seen = {}
