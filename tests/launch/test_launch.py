@@ -309,6 +309,16 @@ def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypat
     assert cells.shared_bytes() == vit + run.shared.store.decoded_bytes() > vit
 
 
+def test_images_are_kept_as_long_as_a_cell_needs_them(images, tmp_path):
+    cells = Cells(make_plan("l2p", "folder_lt", settings(images, tmp_path, "losses=ce", "seeds=1", "n_max=4,5")))
+    few, many = (cell.config for cell in cells.all())
+    kept, gone = cells.shared(few), cells.shared(many)
+    assert kept is not gone and kept.backbone is gone.backbone
+    cells.forget_others([few])
+    assert cells.shared(few) is kept and cells.shared(many) is not gone
+    assert cells.shared(many).backbone is kept.backbone
+
+
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
