@@ -59,16 +59,33 @@ class Evidence:
     def pooled(
         self, metric: str, loss: str, names: Iterable[str] = PHOTOS, base: str = "ce"
     ) -> tuple[Difference | None, list[float]]:
-        """The mean over cells of their means over seeds, with its t-interval over cells; and those means."""
-        found = [self.difference(metric, loss, base, study=s, method=m) for s, m in self.cells(loss, names, base)]
-        means = [d.mean for d in found if d is not None]
-        return paired_difference(dict(enumerate(means)), dict.fromkeys(range(len(means)), 0.0)), means
+        """The mean over cells of their means over seeds, with its interval; and those means.
+
+        The interval is the wider of two of Student's: over the cells, and over the seeds that all cells have.
+        """
+        pairs = [self.pair(metric, loss, base, study=s, method=m) for s, m in self.cells(loss, names, base)]
+        cells = [{seed: ours[seed] - theirs[seed] for seed in ours} for ours, theirs in pairs]
+        if not cells:
+            return None, []
+        means = [average(cell) for cell in cells]
+        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        ways = [means, [sum(cell[seed] for cell in cells) / len(cells) for seed in seeds]]
+        halves = [half for values in ways if (half := half_width(values)) is not None]
+        centre = sum(means) / len(means)
+        low, high = (centre - max(halves), centre + max(halves)) if halves else (None, None)
+        return Difference(centre, low, high, len(cells)), means
 
 
 def shared(ours: dict[int, float], theirs: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:
     """Both arms on the seeds that both have."""
     seeds = [seed for seed in ours if seed in theirs]
     return {seed: ours[seed] for seed in seeds}, {seed: theirs[seed] for seed in seeds}
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Of Student's interval of the mean of these values; None without two."""
+    found = paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    return None if found is None or found.high is None else found.high - found.mean
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -97,10 +97,11 @@ def found(evidence: Evidence) -> list[str]:
     parts += [f"- {sentence}" for pair in pairs if (sentence := pooled_sentence(evidence, *pair))]
     parts += [f"- {text}" for text in (*learned(evidence), *calibrated(evidence))]
     parts.append(
-        "Pooled means: every cell (dataset and method) counts once with its mean over seeds, and the interval is "
-        "Student's over the cells, so that it holds both the seeds' chance and the differences between cells. Cells of "
-        "one dataset share its images, and all share the class orders, so they are not independent: the interval says "
-        "how far cells differ rather than what chance allows, and of many intervals one in twenty leaves out 0 anyway."
+        "Pooled means: every cell (dataset and method) counts once with its mean over seeds. The interval is the wider "
+        "of two of Student's: over the cells, and over the seeds, each with its mean over the cells. Cells of one "
+        "dataset share its images, and all share the class orders, so they are not independent: the interval says how "
+        "far cells and seeds differ rather than what chance allows, and of many intervals one in twenty leaves out 0 "
+        "anyway."
     )
     return parts
 
@@ -181,7 +182,11 @@ def calibrated(evidence: Evidence) -> list[str]:
 
 def all_numbers(evidence: Evidence) -> list[str]:
     """A table of every study."""
-    parts = ["## All numbers"]
+    parts = [
+        "## All numbers",
+        "Mean ± standard deviation over seeds. Three seeds whose differences happen to agree give an interval without "
+        "width; it is no surer than the others.",
+    ]
     for study, facts in evidence.studies.items():
         runs = evidence.runs[evidence.runs["study"] == study]
         if not len(runs):

@@ -38,7 +38,8 @@ def demo_losses(evidence: Evidence) -> list[str]:
     return [
         "## The demo: the losses side by side",
         "Change against CE in points, pooled over the methods as above, best A_Mean first (50 characters, a tiny ViT, "
-        "the settings of [demo.md](demo.md)).",
+        "the settings of [demo.md](demo.md)). Logit adjustment with its usual τ = 1 is balanced softmax under another "
+        "name ([losses.md](losses.md)), so their predictions are the same.",
         table(names, [row for _, row in sorted(rows, key=lambda pair: -pair[0])]),
     ]
 

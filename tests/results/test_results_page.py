@@ -79,6 +79,16 @@ def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
     assert "over 2 cells (LAE and MOS)" in page and "No interval leaves out 0." in page
 
 
+def test_cells_that_agree_leave_the_interval_to_the_seeds(tmp_path):
+    rows = arms("cub", "lae", ce=(40, 50, 60), tal=(41, 52, 63)) + arms(
+        "pets", "mos", ce=(40, 50, 60), tal=(41, 52, 63)
+    )
+    pooled, means = Evidence(write(tmp_path, runs=rows)).pooled("a_tail", "tal")
+    half = T_2 / 3**0.5  # 1, 2 and 3 have a deviation of 1
+    assert means == pytest.approx([2, 2]) and pooled.mean == pytest.approx(2)
+    assert (pooled.low, pooled.high) == (pytest.approx(2 - half, abs=1e-4), pytest.approx(2 + half, abs=1e-4))
+
+
 def test_two_losses_are_compared_where_both_were_run(tmp_path):
     rows = arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68), balanced_softmax=(50, 58, 74))
     rows += arms("pets", "lae", ce=(40, 50, 60), tal=(41, 51, 61), balanced_softmax=(40, 50, 61))
