@@ -296,14 +296,14 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
-    """`values` minus `baseline` over the seeds that both have; None when they share no seed.
-
-    The interval is mean ± t(0.975, n − 1) · s / √n, with s the sample standard deviation of the differences.
-    """
+    """`values` minus `baseline` over the seeds that both have; None when they share no seed."""
     seeds = sorted(values.keys() & baseline.keys())
-    if not seeds:
-        return None
-    found = spread([values[seed] - baseline[seed] for seed in seeds])
+    return mean_interval([values[seed] - baseline[seed] for seed in seeds]) if seeds else None
+
+
+def mean_interval(values: Sequence[float]) -> Difference:
+    """The mean of at least one value, with its interval: mean ± t(0.975, n − 1) · s / √n, s as in `spread`."""
+    found = spread(values)
     if found.std is None:
         return Difference(found.mean, None, None, found.n)
     from scipy.special import stdtrit  # Student's quantile; scipy.stats would take a second to import

@@ -11,7 +11,7 @@ from results_studies import read_studies
 
 from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
-from pilot_tal.metrics import Difference, paired_difference, spread
+from pilot_tal.metrics import Difference, mean_interval, paired_difference, spread
 from pilot_tal.report.display import points
 
 PHOTOS = ("cub", "flowers", "pets")
@@ -69,9 +69,10 @@ class Evidence:
             return None, []
         means = [average(cell) for cell in cells]
         seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
-        ways = [means, [sum(cell[seed] for cell in cells) / len(cells) for seed in seeds]]
-        halves = [half for values in ways if (half := half_width(values)) is not None]
-        centre = sum(means) / len(means)
+        by_seed = [sum(cell[seed] for cell in cells) / len(cells) for seed in seeds]
+        found = [mean_interval(values) for values in (means, by_seed) if values]
+        halves = [interval.high - interval.mean for interval in found if interval.high is not None]
+        centre = found[0].mean
         low, high = (centre - max(halves), centre + max(halves)) if halves else (None, None)
         return Difference(centre, low, high, len(cells)), means
 
@@ -80,12 +81,6 @@ def shared(ours: dict[int, float], theirs: dict[int, float]) -> tuple[dict[int, 
     """Both arms on the seeds that both have."""
     seeds = [seed for seed in ours if seed in theirs]
     return {seed: ours[seed] for seed in seeds}, {seed: theirs[seed] for seed in seeds}
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Of Student's interval of the mean of these values; None without two."""
-    found = paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
-    return None if found is None or found.high is None else found.high - found.mean
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -115,15 +115,12 @@ def pooled_sentence(evidence: Evidence, loss: str, base: str) -> str:
     if more:
         methods = [LEARNERS[name].title for name in LEARNERS if name in {name for _, name in cells}]
         over = f"over {len(cells)} cells ({listed(methods)})"
-        pooled = {name: evidence.pooled(metric, loss, base=base) for metric, name in SHOWN.items()}
-        differences = {name: difference for name, (difference, _) in pooled.items()}
-        texts = [f"{name} {change(difference)}, {directions(means)}" for name, (difference, means) in pooled.items()]
     else:
         over = f"with {LEARNERS[method].title} on {evidence.studies[study]['title']} alone, interval over seeds"
-        differences = {
-            name: evidence.difference(metric, loss, base, study=study, method=method) for metric, name in SHOWN.items()
-        }
-        texts = [f"{name} {change(difference)}" for name, difference in differences.items()]
+    differences, texts = {}, []
+    for metric, name in SHOWN.items():
+        differences[name], means = evidence.pooled(metric, loss, base=base)
+        texts.append(f"{name} {change(differences[name])}" + (f", {directions(means)}" if more else ""))
     knows = ", which is told the classes' frequencies," if LOSSES[loss].knows == "the prior" else ""
     against = f"**{LOSSES[loss].title}**{knows} against {LOSSES[base].title}, {over}"
     return f"{against}: {'; '.join(texts)}. {verdict(differences)}"

@@ -80,7 +80,7 @@ def test_dry_run_prints_the_script(images, tmp_path):
     assert {f"#SBATCH --{option}" for option in wanted.split()} <= lines and "#SBATCH --constraint='a&b'" in lines
     assert "6 of 6 runs to submit, in 6 jobs" in printed
     assert not (tmp_path / "runs").exists()
-    status, printed = command(*compare, "cells_per_job=3")
+    status, printed = command(*compare, "cells_per_job=4")
     assert "#SBATCH --array=0-1%2" in printed and "gres" not in printed and "in 2 jobs" in printed
 
 

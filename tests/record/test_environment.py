@@ -62,10 +62,10 @@ def test_commit_and_whether_tracked_files_were_changed(checkout):
     assert describe("cpu")["changed_since_commit"] is True
 
 
-def test_an_installed_package_has_no_commit(checkout):
+def test_an_installed_package_has_no_commit(checkout, monkeypatch):
     """Nor has one that lies inside a checkout of something else."""
     inner = checkout / "site-packages" / "pilot_tal" / "record" / "environment.py"
-    environment.__file__ = str(inner)  # set back with the fixture's patch
+    monkeypatch.setattr(environment, "__file__", str(inner))
     told = describe("cpu")
     assert told["commit"] is None and told["changed_since_commit"] is False
 
