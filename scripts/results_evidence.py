@@ -19,7 +19,19 @@ SHOWN = {"a_tail": "A_Tail", "a_mean": "A_Mean", "a_head": "A_Head"}
 BASELINES = {"simplecil": "none", "ranpac": "ce", "ease": "ce"}  # what compares with class prototypes, with its loss
 TIE = 1e-3  # points: above the rounding of results/*.csv, below one test image
 ARM = ("study", "method", "loss", "options", "engine")
-WORDS = ("Dataset", "Method", "Engine", "Loss", "Setting", "It knows", "Classes", "Set", "Batch × classes")
+WORDS = (
+    "Dataset",
+    "Method",
+    "Engine",
+    "Loss",
+    "Against",
+    "Metric",
+    "Setting",
+    "It knows",
+    "Classes",
+    "Set",
+    "Batch × classes",
+)
 TEXTS = (*ARM, "fidelity", "commit", "run", "settings", "dataset", "name", "class")
 
 

@@ -7,27 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 from figures_results import draw_results
-from results_evidence import (
-    BASELINES,
-    PHOTOS,
-    SHOWN,
-    Evidence,
-    average,
-    change,
-    direction,
-    directions,
-    mean,
-    mean_spread,
-    table,
-)
+from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, change, mean, mean_spread, table
+from results_found import found
 from results_sections import costs, demo_losses, original, supervised
 from results_studies import planned_runs
 
 from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.metrics import Difference, paired_difference
-from pilot_tal.report.display import listed
+from pilot_tal.metrics import paired_difference
 
 OVERVIEW = "results_overview"
 
@@ -82,99 +70,6 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
         "([report.md](report.md) defines all metrics). This is a small ViT on parts of the sets with few optimizer "
         "steps a task, not the paper's ViT-B/16 on the whole ones: neither levels nor changes are the paper's.",
     ]
-
-
-def found(evidence: Evidence) -> list[str]:
-    """Plain sentences."""
-    parts = ["## What was found"]
-    pairs = [
-        ("tal", "ce"),
-        ("tal_auto", "ce"),
-        ("balanced_softmax", "ce"),
-        ("tal_auto", "tal"),
-        ("balanced_softmax", "tal"),
-    ]
-    parts += [f"- {sentence}" for pair in pairs if (sentence := pooled_sentence(evidence, *pair))]
-    parts += [f"- {text}" for text in (*learned(evidence), *calibrated(evidence))]
-    parts.append(
-        "Pooled means: every cell (dataset and method) counts once with its mean over seeds. The interval is the wider "
-        "of two of Student's: over the cells, and over the seeds, each with its mean over the cells. Cells of one "
-        "dataset share its images, and all share the class orders, so they are not independent: the interval says how "
-        "far cells and seeds differ rather than what chance allows, and of many intervals one in twenty leaves out 0 "
-        "anyway."
-    )
-    return parts
-
-
-def pooled_sentence(evidence: Evidence, loss: str, base: str) -> str:
-    """What a loss does over all cells, against CE or against another; nothing without a cell that has both."""
-    cells = evidence.cells(loss, base=base)
-    if not cells:
-        return ""
-    (study, method), *more = cells
-    if more:
-        methods = [LEARNERS[name].title for name in LEARNERS if name in {name for _, name in cells}]
-        over = f"over {len(cells)} cells ({listed(methods)})"
-    else:
-        over = f"with {LEARNERS[method].title} on {evidence.studies[study]['title']} alone, interval over seeds"
-    differences, texts = {}, []
-    for metric, name in SHOWN.items():
-        differences[name], means = evidence.pooled(metric, loss, base=base)
-        texts.append(f"{name} {change(differences[name])}" + (f", {directions(means)}" if more else ""))
-    knows = ", which is told the classes' frequencies," if LOSSES[loss].knows == "the prior" else ""
-    against = f"**{LOSSES[loss].title}**{knows} against {LOSSES[base].title}, {over}"
-    return f"{against}: {'; '.join(texts)}. {verdict(differences)}"
-
-
-def verdict(differences: dict[str, Difference | None]) -> str:
-    """What the intervals let us say."""
-    ways = {name: direction(d) for name, d in differences.items() if d is not None and d.low is not None}
-    if not ways:
-        return "One value has no interval."
-    sure, rest = ([name for name in ways if bool(ways[name]) == wanted] for wanted in (True, False))
-    if not sure:
-        return "No interval leaves out 0."
-    said = listed([f"{name} ({ways[name]})" for name in sure])
-    return f"The interval leaves out 0 for {said}" + (f", not for {listed(rest)}." if rest else ".")
-
-
-def learned(evidence: Evidence) -> list[str]:
-    """What training bought: the methods with CE against the best of those that compare with class prototypes."""
-    texts = []
-    for study in PHOTOS:
-        levels = {m: evidence.values("a_mean", study=study, method=m, loss=loss) for m, loss in BASELINES.items()}
-        if not all(levels.values()):
-            continue
-        told = ", ".join(f"{LEARNERS[m].title} {mean(values)}" for m, values in levels.items())
-        best = max(levels, key=lambda m: average(levels[m]))
-        others = {
-            m: evidence.values("a_mean", study=study, method=m, loss="ce") for m in LEARNERS if m not in BASELINES
-        }
-        against = [
-            f"{LEARNERS[m].title} {change(difference)}"
-            for m, values in others.items()
-            if (difference := paired_difference(values, levels[best])) is not None
-        ]
-        compared = f"; with CE against {LEARNERS[best].title}: {', '.join(against)}" if against else ""
-        texts.append(f"Methods with class prototypes on {evidence.studies[study]['title']}, A_Mean: {told}{compared}.")
-    return texts
-
-
-def calibrated(evidence: Evidence) -> list[str]:
-    """Mean α·w at the end of the tasks, where 1 is calibrated, beside the steps that a task has."""
-    rows = evidence.runs[evidence.runs["study"].isin(PHOTOS) & evidence.runs["loss"].isin(("tal", "tal_auto"))]
-    rows = rows.dropna(subset=["weight"])
-    texts = []
-    for (loss, method), own in rows.groupby(["loss", "method"], sort=False):
-        steps, weights = own["steps"].astype(float), own["weight"].astype(float)
-        texts.append(
-            f"{LOSSES[loss].title} with {LEARNERS[method].title} {weights.min():.2f} to {weights.max():.2f} "
-            f"({steps.mean():.0f} steps a task)"
-        )
-    if not texts:
-        return []
-    meaning = "1 is calibrated, 0 is no negative supervision at all; the paper's λ remembers 200 steps"
-    return [f"Mean α·w at the end of a task, over the tasks of a run ({meaning}): {'; '.join(texts)}."]
 
 
 def all_numbers(evidence: Evidence) -> list[str]:

@@ -6,7 +6,8 @@ import pytest
 from helpers.cli import ROOT
 from made_up import SEEDS, everything, run, write
 from results_evidence import Evidence, change, directions
-from results_page import verdict, write_page
+from results_found import verdict
+from results_page import write_page
 
 from pilot_tal.metrics import Difference
 
@@ -46,7 +47,7 @@ def test_means_and_paired_changes_by_hand(tmp_path):
     interval = f"+5.0 [−{half - 5:.1f}, +{half + 5:.1f}]"
     assert f"| CUB-LT (4 classes) | LAE | 50.0 | 55.0 | {interval} | 60.0 | 65.0 | {interval} | 3 |" in page
     assert f"| LAE | TAL | 55.0 ± 11.8 | 65.0 ± 11.8 | 75.0 ± 11.8 | {interval} | {interval} | 3 |" in page
-    assert f"alone, interval over seeds: A_Tail {interval}; A_Mean {interval}" in page
+    assert f"| TAL | CE | {interval} | {interval} | {interval} | higher in 1, lower in 0 of 1 |" in page
     assert "| LAE | CE | 50.0 ± 10.0 | 60.0 ± 10.0 | 70.0 ± 10.0 |  |  | 3 |" in page
 
 
@@ -61,8 +62,8 @@ def test_one_seed_has_no_interval_and_a_missing_cell_is_a_dash(tmp_path):
     page = page_of(tmp_path, rows)
     assert "| CUB-LT (4 classes) | LAE | 40.0 | 45.0 | +5.0 | 50.0 | 55.0 | +5.0 | 1 |" in page
     assert "| Flowers-LT (4 classes) | MOS | 50.0 | – | – | 60.0 | – | – | 3 |" in page
-    assert "with LAE on CUB-LT (4 classes) alone, interval over seeds: A_Tail +5.0; A_Mean +5.0" in page
-    assert "One value has no interval." in page and "nan" not in page
+    assert "- **TAL** against CE, over 1 cell (LAE): one value has no interval." in page and "nan" not in page
+    assert "| TAL | CE | +5.0 | +5.0 | +5.0 | higher in 1, lower in 0 of 1 |" in page
 
 
 def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
@@ -75,8 +76,11 @@ def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
     half = T_1 * 8**0.5 / 2**0.5  # 5 and 1 have a deviation of √8
     assert (pooled.low, pooled.high) == (pytest.approx(3 - half, abs=1e-4), pytest.approx(3 + half, abs=1e-4))
     page = page_of(tmp_path, rows)
-    assert f"A_Tail +3.0 [−{half - 3:.1f}, +{half + 3:.1f}], higher in 2, lower in 0 of 2" in page
-    assert "over 2 cells (LAE and MOS)" in page and "No interval leaves out 0." in page
+    assert (
+        f"| TAL | CE | +3.0 [−{half - 3:.1f}, +{half + 3:.1f}] |" in page and "higher in 2, lower in 0 of 2 |" in page
+    )
+    unsure = "A_Tail, A_Mean and A_Head not told from equal."
+    assert f"- **TAL** against CE, over 2 cells (LAE and MOS): {unsure}" in page
 
 
 def test_cells_that_agree_leave_the_interval_to_the_seeds(tmp_path):
@@ -94,10 +98,10 @@ def test_two_losses_are_compared_where_both_were_run(tmp_path):
     rows += arms("pets", "lae", ce=(40, 50, 60), tal=(41, 51, 61), balanced_softmax=(40, 50, 61))
     rows += arms("pets", "mos", ce=(40, 50, 60), tal=(80, 80, 80))
     page = page_of(tmp_path, rows)
-    (sentence,) = [line for line in page.splitlines() if "against TAL, over" in line]
-    assert sentence.startswith("- **Balanced softmax**, which is told the classes' frequencies, against TAL")
+    assert "- **Balanced softmax**, which is told the classes' frequencies, against TAL, over 2 cells (LAE): " in page
+    (row,) = [line for line in page.splitlines() if line.startswith("| Balanced softmax | TAL |")]
     # by 5, 6 and 6 on CUB, by −1, −1 and 0 on Pets
-    assert "over 2 cells (LAE): A_Tail +2.5 [" in sentence and "higher in 1, lower in 1 of 2" in sentence
+    assert row.startswith("| Balanced softmax | TAL | +2.5 [") and row.endswith("| higher in 1, lower in 1 of 2 |")
 
 
 def test_other_engines_options_and_baselines_are_not_pooled(tmp_path):
@@ -111,10 +115,10 @@ def test_other_engines_options_and_baselines_are_not_pooled(tmp_path):
 @pytest.mark.parametrize(
     ("tail", "head", "sentence"),
     [
-        ((0.1, 4), (-4, -0.1), "The interval leaves out 0 for A_Tail (higher) and A_Head (lower)."),
-        ((0.1, 4), (-4, 0.1), "The interval leaves out 0 for A_Tail (higher), not for A_Head."),
-        ((0, 4), (-4, 0), "No interval leaves out 0."),
-        ((None, None), (None, None), "One value has no interval."),
+        ((0.1, 4), (-4, -0.1), "A_Tail higher and A_Head lower."),
+        ((0.1, 4), (-4, 0.1), "A_Tail higher; A_Head not told from equal."),
+        ((0, 4), (-4, 0), "A_Tail and A_Head not told from equal."),
+        ((None, None), (None, None), "one value has no interval."),
     ],
 )
 def test_sentences_follow_the_interval(tail, head, sentence):
@@ -125,14 +129,25 @@ def test_a_tie_is_neither_higher_nor_lower():
     assert directions([0.5, 1e-4, -1e-4, -0.2, 0.05]) == "higher in 2, lower in 1 of 5"
 
 
-def test_methods_are_set_against_the_best_prototypes_once_all_are_there(tmp_path):
-    rows = arms("cub", "lae", ce=(40, 50, 60)) + arms("cub", "simplecil", none=(50, 55, 60))
-    assert "class prototypes" not in page_of(tmp_path, rows)
-    rows += arms("cub", "ranpac", ce=(55, 60, 65)) + arms("cub", "ease", ce=(30, 30, 30))
-    (line,) = [line for line in page_of(tmp_path, rows).splitlines() if "class prototypes" in line]
-    half = T_2 * 5 / 3**0.5  # −15, −10 and −5 have a deviation of 5
-    told = f"LAE −10.0 [−{half + 10:.1f}, +{half - 10:.1f}]."
-    assert line.endswith(f"SimpleCIL 65.0, RanPAC 70.0, EASE 40.0; with CE against RanPAC: {told}")
+def test_methods_are_set_against_the_best_prototypes(tmp_path):
+    rows = arms("cub", "lae", ce=(40, 50, 60))
+    assert "What does training buy?" not in page_of(tmp_path, rows)
+    rows += arms("cub", "simplecil", none=(50, 55, 60)) + arms("cub", "ranpac", ce=(55, 60, 65))
+    rows += arms("cub", "l2p", ce=(20, 26, 29)) + arms("cub", "mos", ce=(60, 65, 70.1))
+    page = page_of(tmp_path, rows)
+    # against RanPAC: LAE by −15, −10 and −5, whose interval holds 0; L2P by −35, −34 and −36; MOS by 5, 5 and 5.1
+    told = "lower in 1 of 3 cells (by 35.0 points), higher in 1 (by 5.0 points) and not told from equal in 1."
+    assert told in page
+    names = "| SimpleCIL | RanPAC | EASE | L2P | DualPrompt | CODA-Prompt | LAE | MOS |"
+    assert f"| Dataset | Metric {names}\n" in page
+    assert "| CUB-LT (4 classes) | A_Tail | 55.0 | 60.0 | – | 25.0 | – | – | 50.0 | 65.0 |" in page
+    assert "| CUB-LT (4 classes) | A_Mean | 65.0 | 70.0 | – | 35.0 | – | – | 60.0 | 75.0 |" in page
+
+
+def test_several_prototype_gaps_are_told_from_the_smallest_to_the_largest(tmp_path):
+    rows = arms("cub", "simplecil", none=(50, 55, 60)) + arms("cub", "lae", ce=(40, 45, 50))
+    page = page_of(tmp_path, rows + arms("cub", "l2p", ce=(20, 25, 30)))
+    assert "lower in 2 of 2 cells (by 10.0 to 30.0 points), higher in 0 and not told from equal in 0." in page
 
 
 def test_calibration_is_told_with_the_steps_it_had(tmp_path):
@@ -140,16 +155,17 @@ def test_calibration_is_told_with_the_steps_it_had(tmp_path):
         run("cub", "lae", "tal", seed, tail=0.4, mean=0.5, weight=w)
         for seed, w in zip(SEEDS, (0.2, 0.3, 0.25), strict=True)
     ]
-    rows += [run("cub", "mos", "tal", SEEDS[0], tail=0.4, mean=0.5, weight=0.4, steps=40.0)]
+    rows += [run("cub", "mos", "tal_auto", SEEDS[0], tail=0.4, mean=0.5, weight=1.4, steps=40.0)]
+    rows += [run("demo", "l2p", "tal", SEEDS[0], tail=0.4, mean=0.5, weight=0.9)]  # the demo is not of the photographs
     page = page_of(tmp_path, rows)
-    assert "TAL with LAE 0.20 to 0.30 (20 steps a task); TAL with MOS 0.40 to 0.40 (40 steps a task)." in page
+    assert "| LAE | 20 | 0.20 to 0.30 | – |\n| MOS | 40 | – | 1.40 to 1.40 |\n\n" in page
 
 
 def test_an_unwelcome_change_is_told_as_plainly(tmp_path):
     rows = [line for m in ("l2p", "lae", "mos") for line in arms("cub", m, ce=(40, 50, 60), tal=(38, 48, 58))]
     rows += arms("pets", "lae", ce=(40, 50, 60), tal=(37, 47, 57))
     page = page_of(tmp_path, rows)
-    assert "The interval leaves out 0 for A_Tail (lower), A_Mean (lower) and A_Head (lower)." in page
+    assert "(L2P, LAE and MOS): A_Tail, A_Mean and A_Head lower." in page
     assert "higher in 0, lower in 4 of 4" in page
 
 
