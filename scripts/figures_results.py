@@ -69,7 +69,7 @@ def overview(evidence: Evidence) -> Drawn | None:
         axes.grid(axis="x", visible=True)
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=5)
-    names = [LEARNERS[method].title if method else short(evidence, study) for study, method in rows]
+    names = [LEARNERS[method].title if method else evidence.short_title(study) for study, method in rows]
     panels[0].set_yticks(range(len(rows) + 1), [*names, "Pooled"])
     for label, (_, method) in zip(panels[0].get_yticklabels(), [*rows, ("", None)], strict=True):
         label.set_fontweight("normal" if method else "bold")
@@ -106,7 +106,7 @@ def over_tasks(evidence: Evidence) -> Drawn | None:
             bars = 100 * runs.std(ddof=1) if len(runs) > 1 else None
             look = {"color": COLOURS[loss], "marker": MARKERS[loss], "markersize": 3.5, "capsize": 2, "linewidth": 1.4}
             axes.errorbar(runs.columns, 100 * runs.mean(), bars, label=LOSSES[loss].title, **look)
-        axes.set_title(f"{short(evidence, study)}\n{LEARNERS[method].title}", fontsize=10)
+        axes.set_title(f"{evidence.short_title(study)}\n{LEARNERS[method].title}", fontsize=10)
         axes.set_xticks(sorted(own["task"].unique()))
         axes.locator_params(axis="y", nbins=5)
     for axes in panels[len(cells) :]:
@@ -149,7 +149,7 @@ def over_classes(evidence: Evidence) -> Drawn | None:
             ticks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if sizes[0] <= n <= sizes[-1]]
             axes.set_xticks(ticks, [str(n) for n in ticks])
             axes.minorticks_off()
-            axes.set_title(f"{short(evidence, study)}: {what}", fontsize=10)
+            axes.set_title(f"{evidence.short_title(study)}: {what}", fontsize=10)
     shown.supxlabel("training images of the class", fontsize=11)
     shown.supylabel("%", fontsize=11)
     legend(shown, panels[0])
@@ -167,7 +167,7 @@ def over_steps(evidence: Evidence) -> Drawn | None:
     if table is None:
         return None
     run = table.iloc[0]
-    told = f"{LOSSES[run['loss']].title}, {LEARNERS[run['method']].title} on {short(evidence, run['study'])}"
+    told = f"{LOSSES[run['loss']].title}, {LEARNERS[run['method']].title} on {evidence.short_title(run['study'])}"
     told += f", seed {run['seed']}"
     sizes = table.groupby("label")["images"].first()
     tail = set(sizes.index[tail_classes(sizes.tolist(), sizes.index.tolist())])
@@ -261,11 +261,6 @@ def options_of(text: str) -> dict[str, float]:
 def plain(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of our own learners with the losses' default options."""
     return table[(table["options"] == "") & (table["engine"] == "native")]
-
-
-def short(evidence: Evidence, study: str) -> str:
-    """`CUB-LT` of `CUB-LT (40 classes)`."""
-    return evidence.studies[study]["title"].partition(" (")[0]
 
 
 PICTURES: dict[str, Callable[[Evidence], Drawn | None]] = {

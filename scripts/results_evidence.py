@@ -49,6 +49,10 @@ class Evidence:
         path = self.folder / f"{name}.csv"
         return read(path) if path.is_file() else None
 
+    def short_title(self, study: str) -> str:
+        """A study's title without what it says in brackets."""
+        return self.studies[study]["title"].partition(" (")[0]
+
     def values(self, metric: str, **where: str) -> dict[int, float]:
         """A metric of the runs of an arm in percent, by seed; empty if there are none."""
         arm = {"options": "", "engine": "native", **where}

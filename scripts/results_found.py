@@ -79,7 +79,7 @@ def prototypes(evidence: Evidence) -> list[str]:
             continue
         for metric, values in levels.items():
             shown = [mean(values[m]) for m in (*BASELINES, *trained)]
-            rows.append([evidence.studies[study]["title"], SHOWN[metric], *shown])
+            rows.append([evidence.short_title(study), SHOWN[metric], *shown])
         best = max(there, key=lambda m: average(levels["a_mean"][m]))
         for method in trained:
             difference = paired_difference(levels["a_mean"][method], levels["a_mean"][best])

@@ -16,6 +16,7 @@ from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import paired_difference
+from pilot_tal.report.display import listed
 
 OVERVIEW = "results_overview"
 
@@ -49,12 +50,13 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
             where = {"study": study, "method": method}
             if method in BASELINES or not evidence.values("a_tail", loss="ce", **where):
                 continue
-            row = [evidence.studies[study]["title"], LEARNERS[method].title]
+            row = [evidence.short_title(study), LEARNERS[method].title]
             for metric in ("a_tail", "a_mean"):
                 tal, ce = evidence.pair(metric, "tal", **where)
                 row += [mean(ce or evidence.values(metric, loss="ce", **where)), mean(tal)]
                 row.append(change(paired_difference(tal, ce)))
             rows.append([*row, str(len(tal or evidence.values("a_tail", loss="ce", **where)))])
+    sets = listed([evidence.studies[study]["title"] for study in PHOTOS])
     names = [f"{SHOWN[metric]} {loss}" for metric in ("a_tail", "a_mean") for loss in ("CE", "TAL", "change")]
     return [
         "# Results: what it measures on photographs",
@@ -65,8 +67,8 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
         "cross-entropy (CE) on the same seed, in points, with its 95 % t-interval in brackets.",
         table(["Dataset", "Method", *names, "Seeds"], rows),
         *shown(pictures, [OVERVIEW]),
-        "DeiT-Tiny/16 frozen, 160 × 160 pixels, 5 tasks, 20 epochs a task, `fidelity=fixed`, inputs normalised as the "
-        "weights expect. The tail is the half of the classes with the fewest training images "
+        f"{sets}: DeiT-Tiny/16 frozen, 160 × 160 pixels, 5 tasks, 20 epochs a task, `fidelity=fixed`, inputs "
+        "normalised as the weights expect. The tail is the half of the classes with the fewest training images "
         "([report.md](report.md) defines all metrics). This is a small ViT on parts of the sets with few optimizer "
         "steps a task, not the paper's ViT-B/16 on the whole ones: neither levels nor changes are the paper's.",
     ]

@@ -45,7 +45,7 @@ def test_means_and_paired_changes_by_hand(tmp_path):
     page = page_of(tmp_path, arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68)))
     half = T_2 * 3 / 3**0.5  # the differences 5, 2 and 8 have a deviation of 3
     interval = f"+5.0 [−{half - 5:.1f}, +{half + 5:.1f}]"
-    assert f"| CUB-LT (4 classes) | LAE | 50.0 | 55.0 | {interval} | 60.0 | 65.0 | {interval} | 3 |" in page
+    assert f"| CUB-LT | LAE | 50.0 | 55.0 | {interval} | 60.0 | 65.0 | {interval} | 3 |" in page
     assert f"| LAE | TAL | 55.0 ± 11.8 | 65.0 ± 11.8 | 75.0 ± 11.8 | {interval} | {interval} | 3 |" in page
     assert f"| TAL | CE | {interval} | {interval} | {interval} | higher in 1, lower in 0 of 1 |" in page
     assert "| LAE | CE | 50.0 ± 10.0 | 60.0 ± 10.0 | 70.0 ± 10.0 |  |  | 3 |" in page
@@ -60,8 +60,8 @@ def test_only_shared_seeds_are_compared(tmp_path):
 def test_one_seed_has_no_interval_and_a_missing_cell_is_a_dash(tmp_path):
     rows = arms("cub", "lae", ce=(40,), tal=(45,)) + arms("flowers", "mos", ce=(40, 50, 60))
     page = page_of(tmp_path, rows)
-    assert "| CUB-LT (4 classes) | LAE | 40.0 | 45.0 | +5.0 | 50.0 | 55.0 | +5.0 | 1 |" in page
-    assert "| Flowers-LT (4 classes) | MOS | 50.0 | – | – | 60.0 | – | – | 3 |" in page
+    assert "| CUB-LT | LAE | 40.0 | 45.0 | +5.0 | 50.0 | 55.0 | +5.0 | 1 |" in page
+    assert "| Flowers-LT | MOS | 50.0 | – | – | 60.0 | – | – | 3 |" in page
     assert "- **TAL** against CE, over 1 cell (LAE): one value has no interval." in page and "nan" not in page
     assert "| TAL | CE | +5.0 | +5.0 | +5.0 | higher in 1, lower in 0 of 1 |" in page
 
@@ -140,8 +140,8 @@ def test_methods_are_set_against_the_best_prototypes(tmp_path):
     assert told in page
     names = "| SimpleCIL | RanPAC | EASE | L2P | DualPrompt | CODA-Prompt | LAE | MOS |"
     assert f"| Dataset | Metric {names}\n" in page
-    assert "| CUB-LT (4 classes) | A_Tail | 55.0 | 60.0 | – | 25.0 | – | – | 50.0 | 65.0 |" in page
-    assert "| CUB-LT (4 classes) | A_Mean | 65.0 | 70.0 | – | 35.0 | – | – | 60.0 | 75.0 |" in page
+    assert "| CUB-LT | A_Tail | 55.0 | 60.0 | – | 25.0 | – | – | 50.0 | 65.0 |" in page
+    assert "| CUB-LT | A_Mean | 65.0 | 70.0 | – | 35.0 | – | – | 60.0 | 75.0 |" in page
 
 
 def test_several_prototype_gaps_are_told_from_the_smallest_to_the_largest(tmp_path):
