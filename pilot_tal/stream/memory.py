@@ -1,11 +1,18 @@
-"""How much memory this machine, or its container, has left."""
+"""How much memory this machine has left, or the container or job that this process is in."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 FREE_IF_UNKNOWN = 2 << 30
-CGROUP = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 MEMINFO = Path("/proc/meminfo")
+# Limit, use, and the line of memory.stat that tells of files, in version 2 of control groups and in version 1.
+_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 def free_memory() -> int:
@@ -15,16 +22,32 @@ def free_memory() -> int:
         free = 1024 * int(lines["MemAvailable"].split()[0])
     except (OSError, ValueError, KeyError, IndexError):
         free = _free_pages()
-    try:  # a container may have less than its machine
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        return min(free, max(0, limit - used + _kept_files()))
-    except (OSError, ValueError):
-        return free
+    return min([free, *_left_in_groups()])
 
 
-def _kept_files() -> int:
+def _left_in_groups() -> Iterator[int]:
+    """What the limit of each control group of this process leaves: its own, and those that this one is in."""
+    own = {"": "/", "memory": "/"}
     try:
-        return int(dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())["inactive_file"])
+        for line in OWN_CGROUPS.read_text(encoding="utf-8").splitlines():
+            _, kinds, place = line.split(":", 2)
+            own |= {kind: place for kind in kinds.split(",") if kind in own}
+    except (OSError, ValueError):  # a system without them
+        pass
+    for kind, (limit, used, files) in _FILES.items():
+        top = CGROUPS / kind
+        group = top / own[kind].lstrip("/")
+        for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(top))):
+            try:
+                left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            except (OSError, ValueError):  # no such file, or "max"
+                continue
+            yield max(0, left + _kept_files(folder, files))
+
+
+def _kept_files(folder: Path, name: str) -> int:
+    try:
+        return int(dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())[name])
     except (OSError, ValueError, KeyError):
         return 0
 

@@ -100,3 +100,22 @@ def test_a_worker_that_is_killed_is_one_sentence(folder):
     dying = Batches(ImageStore(folder, ["class 0 é/00.png"], "off"), [0], [0], killed, 1, workers=1)
     with pytest.raises(UserError, match=r"^a process that decodes images was killed, .*; give workers=0 or fewer$"):
         list(dying.in_order())
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="a platform without SIGUSR2 has no SLURM")
+def test_a_warning_of_slurm_does_not_reach_the_handler_in_processes_that_load(folder, tmp_path):
+    """submitit's would write its own file and requeue the job once for every one of them."""
+
+    def warned(image):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        return torch.zeros(1)
+
+    before = signal.signal(signal.SIGUSR2, lambda *_: (tmp_path / "handled").touch())
+    try:
+        store = ImageStore(folder, ["class 0 é/00.png"], "off")
+        assert len(list(Batches(store, [0], [0], warned, 1, workers=1).in_order())) == 1
+        assert not (tmp_path / "handled").exists()
+        list(Batches(store, [0], [0], warned, 1).in_order())
+        assert (tmp_path / "handled").exists()  # in the process that it is for it does
+    finally:
+        signal.signal(signal.SIGUSR2, before)
