@@ -32,6 +32,7 @@ from pilot_tal.record.run_dir import (
     load_run,
     read_run_record,
     remove_leftovers,
+    tasks_done,
     write_log,
     write_predictions,
     write_record,
@@ -114,6 +115,8 @@ class Run:
         left = sum(self.steps(task) for task in self.tasks[done:])
         progress = Progress(line, self.path / LOG, left, lease)
         self._write_record(progress)
+        if tasks_done(self.path) > done:  # stopped before its checkpoint; the files of that task will change
+            write_result(self.path, self.record, predictions, finished=False)
         follower = Follower(self.machine.log, self.path, progress.say)
         if done:
             progress.say(f"resumed after task {done} of {len(self.tasks)}")

@@ -128,8 +128,8 @@ def load_run(path: str | Path, done: int | None = None) -> StoredRun:
     files = result["files"]
     chosen = range(tasks if done is None else done)
     predictions = [_read_predictions(path, _file("predictions", t), files, int(seen[t])) for t in chosen]
-    for name in files:
-        if not name.startswith("predictions"):
+    for name in [_file(kind, t) for t in chosen for kind in ("steps", "states")]:  # what else it names is not ours
+        if name in files:
             _verified(path, name, files)
     return StoredRun(path, record, predictions, result["finished"], result["metrics"], files)
 

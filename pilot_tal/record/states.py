@@ -53,7 +53,8 @@ def _state(name: str, path: Path, job: str, queue: Mapping[str, QueuedJob] | Non
         if is_finished(path):
             return RunState(name, "done")
         owner = owner_of(path)
-        if owner is not None:
+        job_is_over = bool(job) and queue is not None and job not in queue
+        if owner is not None and not (job_is_over and owner.silent > SILENT_SECONDS):  # else killed with its node
             silent = f", silent for {owner.silent / 60:.0f} min" if owner.silent > SILENT_SECONDS else ""
             where = owner.where + (f", job {job}" if job else "") + silent
             left = owner.doing.get("left")

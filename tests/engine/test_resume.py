@@ -11,7 +11,7 @@ from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
 from pilot_tal.learners import FIDELITIES, LEARNERS, TrainedConfig
-from pilot_tal.record.run_dir import find_runs, load_run
+from pilot_tal.record.run_dir import find_runs, load_run, write_log
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,34 @@ def test_damage_is_said_before_training_goes_on(name, damage, images, tmp_path, 
         assert status == 2 and "is not a run directory" in printed
     else:
         assert status == 2 and f"remove {run} to start this run anew" in printed.replace("\n", " "), printed
+
+
+def test_a_task_trained_again_with_other_numbers_may_be_broken_off_too(images, tmp_path, monkeypatch):
+    """As on a GPU, whose bits differ every time: the result must not vouch for files that are about to change."""
+    run, wanted = stopped_after_one_task(images, tmp_path, monkeypatch, "tasks=3")
+    again = ("run", "l2p", "folder_lt", *wanted, "--quick")
+
+    def no_checkpoint(*_):
+        raise Broken
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pilot_tal.engine.run.save_checkpoint", no_checkpoint)
+        with pytest.raises(Broken):
+            command(*again)
+    assert load_run(run).tasks_done == 2  # and the checkpoint knows of one
+
+    def other_numbers(path, kind, task, lines):
+        write_log(path, kind, task, [{**line, "loss": line["loss"] + 1} for line in lines])
+        raise Broken
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pilot_tal.engine.run.write_log", other_numbers)
+        with pytest.raises(Broken):
+            command(*again)
+    assert load_run(run).tasks_done == 1
+    status, printed = command(*again)
+    assert status == 0 and "resumed after task 1 of 3" in printed.replace("\n", " "), printed
+    assert load_run(run).finished
 
 
 def test_another_number_of_threads_is_said(images, tmp_path, monkeypatch):

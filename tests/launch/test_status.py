@@ -114,6 +114,25 @@ def test_a_run_at_work_names_its_process_and_its_job(folder, tmp_path, monkeypat
     assert states.state_of(done) == states.RunState(done.name, "done")
 
 
+def test_a_run_that_was_killed_with_its_node_has_stopped(tmp_path, monkeypatch):
+    """Its lease stays, and no other machine sees that its process is gone: the queue and the silence tell."""
+    note_plan(tmp_path, ["in-job", "alone"], {"in-job": "7_5"})
+    owner = {"host": "node17", "space": "node17 a b", "pid": 4, "started": "1", "beat": 9}
+    for name in ("in-job", "alone"):
+        (tmp_path / name).mkdir()
+        lease = tmp_path / name / ".lease-000001"
+        lease.write_text(json.dumps(owner).ljust(1024))
+    assert seen(tmp_path, monkeypatch, {})["in-job"][0] == "running"  # it may have begun just now, in another job
+    for name in ("in-job", "alone"):
+        lease = tmp_path / name / ".lease-000001"
+        os.utime(lease, (lease.stat().st_mtime - 600,) * 2)
+    assert seen(tmp_path, monkeypatch, {})["in-job"] == ("stopped", "job 7_5 ended", states.NEVER_BEGUN)
+    assert seen(tmp_path, monkeypatch, None)["in-job"][0] == "running"  # squeue does not answer
+    alive = {"7_5": QueuedJob("RUNNING", "None", "node17")}
+    assert seen(tmp_path, monkeypatch, alive)["in-job"][1].endswith(", job 7_5, silent for 10 min")
+    assert seen(tmp_path, monkeypatch, {})["alone"][1].endswith(", silent for 10 min")
+
+
 def test_time_left_is_shown(folder, monkeypatch):
     monkeypatch.setattr(states, "queued_jobs", lambda: {})
     monkeypatch.setattr("pilot_tal.record.lease.RENEW_SECONDS", 0.01)

@@ -11,10 +11,12 @@ from pilot_tal.record.run_dir import (
     is_finished,
     load_run,
     read_run_record,
+    read_sealed,
     write_log,
     write_predictions,
     write_record,
     write_result,
+    write_sealed,
 )
 from pilot_tal.record.run_record import (
     BackboneRecord,
@@ -153,6 +155,16 @@ def test_a_missing_file_is_named(run, file):
     (run / file).unlink()
     with pytest.raises(UserError, match=rf"{file} is damaged \(it cannot be read: No such file.*remove"):
         load_run(run)
+
+
+def test_a_result_from_elsewhere_makes_nobody_read_outside_its_run(run, tmp_path):
+    """A result may name any file; only those of its own tasks are looked at."""
+    (tmp_path / "other").write_text("not of the run\n")
+    result = read_sealed(run / "result.json")
+    for name in (str(tmp_path / "other"), "../../other", "steps/task01.jsonl"):
+        result["files"][name] = {"bytes": 1, "sha256": "0"}
+    write_sealed(run / "result.json", result)
+    assert load_run(run).tasks_done == 1
 
 
 def test_an_older_format_is_named_in_one_sentence(run):
