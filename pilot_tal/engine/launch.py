@@ -10,11 +10,11 @@ import typer
 
 from data_lt.errors import UserError
 from pilot_tal.engine.launch_cells import Cell, Cells, command_line, run_arguments
-from pilot_tal.engine.launch_workers import START, Workers
+from pilot_tal.engine.launch_workers import Workers, can_fork
 from pilot_tal.engine.progress import Display
 from pilot_tal.engine.room import evaluation_bytes, training_bytes
 from pilot_tal.engine.run import Run
-from pilot_tal.engine.shared import choose_device
+from pilot_tal.engine.shared import MOST_WORKERS, choose_device, cores
 from pilot_tal.plan.config import Machine, Plan
 from pilot_tal.record.lease import forget_dead
 from pilot_tal.record.plans import note_plan
@@ -43,7 +43,8 @@ def launch(plan: Plan) -> Outcome:
     gpus = find_gpus(plan.machine)
     plan = replace(plan, machine=replace(plan.machine, threads=find_threads(plan)))
     # A worker sees its own GPU alone, as the first.
-    cells = Cells(replace(plan, machine=replace(plan.machine, device="cuda")) if gpus else plan)
+    on_a_gpu = replace(plan.machine, device="cuda", workers=find_loaders(plan, gpus))
+    cells = Cells(replace(plan, machine=on_a_gpu) if gpus else plan)
     every = cells.all()
     check_output(Path(plan.machine.output))
     todo = [cell for cell in every if not _is_done(cell)]
@@ -149,6 +150,17 @@ def find_gpus(machine: Machine) -> list[str]:
     return [visible[number] for number in wanted]
 
 
+def find_loaders(plan: Plan, gpus: Sequence[str]) -> int | None:
+    """Processes that decode images for a run on a GPU: the runs at a time share the cores."""
+    machine = plan.machine
+    if machine.workers is not None or not gpus:
+        return machine.workers
+    at_a_time = min(len(gpus) * machine.jobs_per_gpu, len(plan.runs))
+    if not isinstance(machine.jobs, str):
+        at_a_time = min(at_a_time, machine.jobs)
+    return min(MOST_WORKERS, max(1, cores() // at_a_time))
+
+
 def find_places(cells: Cells, todo: Sequence[Cell], gpus: Sequence[str]) -> list[str | None]:
     """One place for each run at a time, with the GPU it is for: `jobs` of them, or as many as there is room for."""
     machine = cells.plan.machine
@@ -165,14 +177,10 @@ def _fitting(cells: Cells, todo: Sequence[Cell]) -> int:
         return 1
     own = WORKER_BYTES + max(_batch_bytes(cells.run(cell.config)) for cell in todo)
     common = cells.shared_bytes()
-    if START != "fork":  # every worker has its own
+    if not can_fork():  # every worker has its own
         common, own = 0, own + common
     fitting = int((MEMORY_SHARE * free_memory() - common) // own)
-    return max(1, min(_cores() // (find_threads(cells.plan) or _cores()), fitting))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores() // (find_threads(cells.plan) or cores()), fitting))
 
 
 def _batch_bytes(run: Run) -> int:

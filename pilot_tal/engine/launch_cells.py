@@ -9,11 +9,13 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from data_lt import LongTailedSet
 from pilot_tal.backbone import FrozenViT
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.run import Run
-from pilot_tal.engine.shared import Shared, find_data, load_shared
+from pilot_tal.engine.shared import Shared, choose_device, find_data, load_shared
 from pilot_tal.losses import LOSSES
 from pilot_tal.plan.config import AUTO, QUICK_EPOCHS, Machine, Plan, RunConfig
 from pilot_tal.plan.defaults import defaults
@@ -37,10 +39,15 @@ class Cell:
 
 
 class Cells:
-    """Makes the runs of a plan out of what they share: lists of images, decoded images, ViTs."""
+    """Makes the runs of a plan out of what they share: lists of images, decoded images, ViTs.
 
-    def __init__(self, plan: Plan):
-        self.plan = plan
+    Args:
+        plan: The runs.
+        device: What the runs will find elsewhere; without it the plan's is looked for on this machine.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device | None = None):
+        self.plan, self._device = plan, device
         self._data: dict[tuple, LongTailedSet] = {}
         self._backbones: dict[tuple, FrozenViT] = {}
         self._shared: dict[tuple, Shared] = {}
@@ -65,7 +72,8 @@ class Cells:
         """What a run shares with others."""
         data, vit = self._keys(config)
         if (data, vit) not in self._shared:
-            found = load_shared(config, self.plan.machine, self.data_of(config), self._backbones.get(vit))
+            device = self._device or choose_device(self.plan.machine.device)
+            found = load_shared(config, self.plan.machine, self.data_of(config), device, self._backbones.get(vit))
             self._backbones[vit], self._shared[data, vit] = found.backbone, found
         return self._shared[data, vit]
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from data_lt.errors import UserError
 from pilot_tal.engine.launch import check_output, launch
 from pilot_tal.engine.launch_cells import Cell, Cells, anywhere, command_line, plan_of, run_arguments
-from pilot_tal.plan.config import Machine, Plan
+from pilot_tal.plan.config import AUTO, Machine, Plan
 from pilot_tal.plan.parse import parse_items
 from pilot_tal.record.plans import note_plan, planned, queued_jobs
 from pilot_tal.record.run_dir import is_finished
@@ -44,7 +45,7 @@ class SlurmConfig:
     time: Annotated[
         str, Rule("a time such as 90 (minutes), 4:00:00 or 1-12", pattern=r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}")
     ] = "4:00:00"
-    gpus: Annotated[str | None, Rule("a number of GPUs such as 1 or a100:1", pattern=r"(\w+:)?\d{1,3}")] = None
+    gpus: Annotated[str | None, Rule("a number of GPUs such as 1 or a100:1", pattern=r"([\w.-]+:)?\d{1,3}")] = None
     cpus: Annotated[int, Rule("cores of a job", 1, 1024)] = 1
     mem: Annotated[str | None, Rule("memory such as 32G", pattern=r"\d+[KMGT]?")] = None
     array: Annotated[int, Rule("jobs at a time", 1, 100_000)] = 32
@@ -72,6 +73,7 @@ class SlurmConfig:
             "partition": self.partition,
             "gres": f"gpu:{self.gpus}" if self.gpus else None,
             "cpus_per_task": self.cpus,
+            "srun_args": [f"--cpus-per-task={self.cpus}"],  # which srun of SLURM 22.05 to 23.02 does not inherit
             "mem": self.mem,
             "account": self.account,
             "constraint": self.constraint,
@@ -131,7 +133,7 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
     config = build(SlurmConfig, _parse(items), "SLURM")
     _need_submitit()
     output = Path(plan.machine.output)
-    cells = Cells(plan)
+    cells = Cells(plan, _device_on_a_node(plan.machine, config))
     every = cells.all()
     todo = _not_queued(output, every)
     machine = _on_a_node(plan.machine, config)
@@ -148,26 +150,29 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
     for cell in todo:
         cells.run(cell.config)  # what is wrong with it is said before anything is submitted
     check_output(output)
-    ids = _submit(output, config.parameters(), jobs)
-    given = {cell.path.name: ids[place // size] for place, cell in enumerate(todo)}
-    note_plan(output, (cell.path.name for cell in every), given)
+    ids: list[str] = []
+    for accepted in _submit(output, config.parameters(), jobs):
+        ids += accepted  # noted at once: a later array may be refused
+        given = {cell.path.name: ids[place // size] for place, cell in enumerate(todo[: size * len(ids)])}
+        note_plan(output, (cell.path.name for cell in every), given)
     typer.echo(f"submitted {len(todo)} of {len(every)} runs in {len(jobs)} jobs")
     arrays = sorted({job.partition("_")[0] for job in ids})
     with _told("the report"):
         last = functools.partial(write_report, [str(cell.path) for cell in every], str(report))
-        arrays += _submit(output, _last_parameters(output, config, every), [last])
+        for accepted in _submit(output, _last_parameters(output, config, every, ids), [last]):
+            arrays += accepted
     typer.echo(f"look:   {command_line('status', str(output), '--watch')}")
     typer.echo(f"cancel: scancel {' '.join(arrays)}")
     typer.echo(f"logs:   {output / FOLDER}; the report will be {report / 'index.html'}")
 
 
-def _last_parameters(output: Path, config: SlurmConfig, cells: Sequence[Cell]) -> dict[str, Any]:
-    """Of the job that waits for all jobs of these cells, those submitted before included."""
+def _last_parameters(output: Path, config: SlurmConfig, cells: Sequence[Cell], new: Iterable[str]) -> dict[str, Any]:
+    """Of the job that waits for the new jobs, and for those of these cells that were submitted before."""
     alive, jobs = queued_jobs() or {}, planned(output)
-    waits = {jobs[cell.path.name] for cell in cells if jobs.get(cell.path.name) in alive}
+    waits = {*new, *(jobs[cell.path.name] for cell in cells if jobs.get(cell.path.name) in alive)}
     arrays = sorted({job.partition("_")[0] for job in waits})
     parameters = replace(config, gpus=None, cpus=1, time="60").parameters()
-    return parameters | ({"dependency": f"afterany:{':'.join(arrays)}"} if arrays else {})
+    return {**parameters, "dependency": f"afterany:{':'.join(arrays)}"}
 
 
 @contextlib.contextmanager
@@ -212,6 +217,11 @@ def _on_a_node(machine: Machine, config: SlurmConfig) -> Machine:
     return replace(anywhere(machine), jobs_per_gpu=1, threads=threads)
 
 
+def _device_on_a_node(machine: Machine, config: SlurmConfig) -> torch.device:
+    """What a job will find; the machine that submits it may have no GPU."""
+    return torch.device(("cuda" if config.gpus else "cpu") if machine.device == AUTO else machine.device)
+
+
 def _script(output: Path, config: SlurmConfig, jobs: int) -> str:
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -220,8 +230,8 @@ def _script(output: Path, config: SlurmConfig, jobs: int) -> str:
     return _make_sbatch_string(command, folder, map_count=jobs if jobs > 1 else None, **config.parameters())
 
 
-def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[], None]]) -> list[str]:
-    """Hands jobs to SLURM, in arrays; their ids."""
+def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[], None]]) -> Iterator[list[str]]:
+    """Hands jobs to SLURM, in arrays; gives the ids of each that it accepts."""
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -229,7 +239,6 @@ def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[]
         raise UserError("this machine has no sbatch: run this where SLURM's commands are, or leave --slurm out")
     executor = submitit.SlurmExecutor(folder=output / FOLDER, max_num_timeout=MOST_TIMEOUTS)
     executor.update_parameters(**parameters)
-    ids: list[str] = []
     for start in range(0, len(jobs), MOST_JOBS_AN_ARRAY):
         submitted = []
         try:
@@ -238,5 +247,4 @@ def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[]
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             words = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
             raise UserError(f"SLURM refuses: {words}") from error
-        ids += [job.job_id for job in submitted]
-    return ids
+        yield [job.job_id for job in submitted]

@@ -1,8 +1,8 @@
 """Cells in processes of their own, as many at a time as there are places.
 
 On Linux a worker is forked: images that this process has decoded, and the ViT, are then in memory once for all of
-them. That is safe as long as this process has started neither threads of OpenMP nor CUDA, so it computes nothing. On
-other platforms a worker starts from the cell's command line and loads its own.
+them. That is safe as long as this process has started neither threads of OpenMP nor CUDA, so it computes nothing.
+Elsewhere a worker starts from the cell's command line and loads its own.
 """
 
 import contextlib
@@ -32,10 +32,14 @@ from pilot_tal.engine.run import Run
 from pilot_tal.record.lease import Busy, owner_of
 from pilot_tal.record.run_dir import ERROR, LOG, is_finished
 
-START = "fork" if sys.platform == "linux" else "spawn"
 SECONDS_TO_LOOK_AGAIN = 5.0
 SECONDS_TO_STOP = 5.0
 MOST_TRIES = 2
+
+
+def can_fork() -> bool:
+    """On Linux, unless the GPUs are parts of some (MIG): torch cannot count those without starting CUDA."""
+    return sys.platform == "linux" and "MIG-" not in os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
 @dataclass
@@ -101,7 +105,7 @@ class Workers:
             self._start(cell)
 
     def _start(self, cell: Cell) -> None:
-        if START == "fork":
+        if can_fork():
             self._decode(cell)
             make_run: Callable[[], Run] = functools.partial(self.cells.run, cell.config)
         else:
@@ -217,7 +221,7 @@ class Workers:
 
 
 def _processes() -> ForkContext | SpawnContext:
-    return multiprocessing.get_context("fork") if START == "fork" else multiprocessing.get_context("spawn")
+    return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
 class _Pipe:

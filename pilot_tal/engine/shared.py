@@ -32,18 +32,19 @@ def find_data(dataset: str, options: DataConfig, data_root: str) -> LongTailedSe
     return prepare(dataset, data_root, seed=values.pop("split_seed"), **values)
 
 
-def load_shared(config: RunConfig, machine: Machine, data: LongTailedSet, backbone: FrozenViT | None = None) -> Shared:
-    """Loads the frozen ViT, into the host's memory, unless it is given, and chooses the device.
+def load_shared(
+    config: RunConfig, machine: Machine, data: LongTailedSet, device: torch.device, backbone: FrozenViT | None = None
+) -> Shared:
+    """Loads the frozen ViT, into the host's memory, unless it is given.
 
     Nothing here touches a GPU: a process that has may not be forked.
     """
-    device = choose_device(machine.device)
     settings = config.settings
     backbone = backbone or load_backbone(settings.backbone, settings.weights, settings.img_size)
     store = ImageStore(data.root, data.frame["path"].tolist(), machine.cache)
     workers = machine.workers
     if workers is None:  # a CPU is busy with the ViT; a GPU waits for images
-        workers = min(MOST_WORKERS, torch.get_num_threads()) if device.type == "cuda" else 0
+        workers = min(MOST_WORKERS, cores()) if device.type == "cuda" else 0
     return Shared(data, backbone, store, device, workers)
 
 
@@ -57,3 +58,8 @@ def choose_device(name: str) -> torch.device:
     if not available[device.type] or (device.index or 0) >= max(1, torch.cuda.device_count()):
         raise UserError(f"device={name}: this machine has no {name}; use device=cpu or device=auto")
     return device
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,6 +19,7 @@ from helpers.tiny import result_files, settings
 from pilot_tal.engine import launch as launching
 from pilot_tal.engine import launch_workers
 from pilot_tal.engine.launch_cells import Cells, labels, plan_of, run_arguments
+from pilot_tal.engine.shared import cores
 from pilot_tal.plan.config import Machine
 from pilot_tal.plan.make import make_plan
 from pilot_tal.record.lease import leased
@@ -71,7 +72,8 @@ def test_jobs_do_not_change_a_byte(images, undisturbed, tmp_path):
 
 
 def test_where_processes_are_not_forked(images, undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch_workers, "START", "spawn")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1a2b")  # parts of a GPU, which torch counts by starting CUDA
+    assert not launch_workers.can_fork()
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     given = settings(images, tmp_path, "losses=tal", "seeds=1994,1995", "jobs=2")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--quick")
@@ -272,6 +274,38 @@ class TestGpus:
         with pytest.raises(ValueError, match="there is no GPU 2; this machine has 2"):
             launching.find_gpus(Machine(gpus=(0, 2)))
 
+    def test_runs_at_a_time_share_the_cores_that_load_images(self, images, tmp_path, monkeypatch):
+        monkeypatch.setattr(launching, "cores", lambda: 16)
+
+        def loaders(*items: str) -> int | None:
+            device = [] if "device=cpu" in items else ["device=auto"]
+            plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, *items, *device))
+            return launching.find_loaders(plan, launching.find_gpus(plan.machine))
+
+        assert loaders("losses=ce", "seeds=1") == 8  # alone, as many as help
+        assert loaders() == 4 and loaders("gpus=1") == 8 and loaders("jobs=3") == 5  # six runs on four GPUs
+        assert loaders("gpus=0,1", "jobs_per_gpu=3") == 2 and loaders("workers=7") == 7 and loaders("workers=0") == 0
+        assert loaders("device=cpu") is None
+        monkeypatch.setattr(launching, "cores", lambda: 2)
+        assert loaders() == 1
+
+    def test_every_run_of_a_plan_gets_them(self, images, tmp_path, monkeypatch):
+        seen = []
+
+        class Spy:
+            def __init__(self, cells, places, *_):
+                self.cells, self.places = cells, places
+
+            def work(self, todo):
+                seen.extend(self.cells.run(cell.config).shared.workers for cell in todo)
+                return []
+
+        monkeypatch.setattr(launching, "cores", lambda: 16)
+        monkeypatch.setattr(launching, "Workers", Spy)
+        monkeypatch.setattr("pilot_tal.engine.run.find_eval_batch", lambda *_: 1)
+        launching.launch(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto")))
+        assert seen == [4] * 6
+
     def test_places(self, images, tmp_path):
         def places(*items: str) -> list:
             plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto", *items))
@@ -293,7 +327,7 @@ def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypat
     assert launching.find_threads(plan("threads=3")) == 3
     assert launching.find_threads(plan("jobs=1")) is None
     assert launching.find_threads(plan("losses=tal", "seeds=1")) is None
-    monkeypatch.setattr(launching, "_cores", lambda: 64)
+    monkeypatch.setattr(launching, "cores", lambda: 64)
     cells = Cells(plan())
     every = cells.all()
 
@@ -322,9 +356,9 @@ def test_images_are_kept_as_long_as_a_cell_needs_them(images, tmp_path):
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
-    assert launching._cores() == 3
+    assert cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS
-    assert launching._cores() == 64
+    assert cores() == 64
 
 
 def test_cells_are_measured_by_the_images_they_show(images, tmp_path, monkeypatch):

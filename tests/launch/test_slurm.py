@@ -17,7 +17,9 @@ from test_launch import FAULTY
 
 from data_lt.errors import UserError
 from pilot_tal.commands.compare import mark_slurm
+from pilot_tal.engine import launch_slurm
 from pilot_tal.engine.launch_slurm import SlurmConfig, _parse
+from pilot_tal.record.plans import planned
 from pilot_tal.record.run_dir import find_runs, is_finished
 from pilot_tal.schema import build
 
@@ -79,9 +81,57 @@ def test_dry_run_prints_the_script(images, tmp_path):
     wanted = "partition=gpu time=240 gres=gpu:a100:1 cpus-per-task=8 mem=32G array=0-5%4 account=me qos=low requeue"
     assert {f"#SBATCH --{option}" for option in wanted.split()} <= lines and "#SBATCH --constraint='a&b'" in lines
     assert "6 of 6 runs to submit, in 6 jobs" in printed
+    (line,) = [line for line in printed.splitlines() if line.startswith("srun ")]
+    assert " --cpus-per-task=8 " in line  # which srun does not take from its job in every version
     assert not (tmp_path / "runs").exists()
     status, printed = command(*compare, "cells_per_job=4")
     assert "#SBATCH --array=0-1%2" in printed and "gres" not in printed and "in 2 jobs" in printed
+
+
+@needs_submitit
+@pytest.mark.parametrize(
+    ("items", "options", "words"),
+    [
+        (["precision=fp16", "device=auto"], ["gpus=1"], ""),
+        (["device=cuda"], ["gpus=nvidia_a100-pcie-40gb:1"], ""),
+        (["device=cuda:0", "precision=tf32"], ["gpus=1g.5gb:1"], ""),
+        (["precision=fp16", "device=auto"], [], "precision=fp16 needs a CUDA device, and this run is on cpu"),
+    ],
+)
+def test_runs_are_checked_for_the_node_and_not_for_the_machine_that_submits_them(
+    items, options, words, images, tmp_path, monkeypatch
+):
+    """The machine here has no GPU, as many from which jobs are submitted."""
+    handed = []
+    monkeypatch.setattr(launch_slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
+    given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1", *items)
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", *options)
+    assert (status, bool(handed)) == ((2, False) if words else (0, True)), printed
+    assert words in printed
+
+
+@needs_submitit
+def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp_path, monkeypatch):
+    def two_of_six(output, parameters, jobs):
+        yield ["7_0", "7_1"]
+        raise UserError("SLURM refuses: too many jobs")
+
+    monkeypatch.setattr(launch_slurm, "_submit", two_of_six)
+    given = settings(images, tmp_path / "runs")
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
+    assert status == 2 and "SLURM refuses: too many jobs" in printed
+    noted = planned(tmp_path / "runs")
+    assert len(noted) == 6 and sorted(filter(None, noted.values())) == ["7_0", "7_1"]
+
+
+@needs_submitit
+def test_the_report_waits_though_squeue_does_not_answer(images, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(launch_slurm, "queued_jobs", lambda: None)
+    monkeypatch.setattr(launch_slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or [["7_0"]])
+    given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
+    assert command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")[0] == 0
+    assert "dependency" not in asked[0] and asked[1]["dependency"] == "afterany:7"
 
 
 @needs_submitit
