@@ -45,7 +45,8 @@ def predict(
     from pilot_tal.plan.plugins import load_plugins
     from pilot_tal.report.display import number
 
-    if output is not None and given_path(output, "--output").suffix.lower() not in FORMATS:
+    output = None if output is None else given_path(output, "--output")
+    if output is not None and output.suffix.lower() not in FORMATS:
         raise UserError(f"--output must end in {' or '.join(FORMATS)}, got {output}")
     files = find_images(images)
     load_plugins(tuple(split_values(plugins)))

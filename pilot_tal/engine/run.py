@@ -14,7 +14,7 @@ from data_lt.files import write_text
 from pilot_tal.backbone.load import pixel_statistics
 from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
 from pilot_tal.engine.follower import Follower, check_log
-from pilot_tal.engine.loop import DIVERGED, StepInfo, check_precision, evaluate, sent, train_task
+from pilot_tal.engine.loop import DIVERGED, StepInfo, check_precision, evaluate, sent, tensor_cores, train_task
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Line, Progress
 from pilot_tal.engine.room import check_eval_batch, find_eval_batch
@@ -215,7 +215,8 @@ class Run:
         _refuse_divergence(task.index, steps, learner)
         progress.doing(f"{place}, statistics")
         statistics = self._batches(self.train, task.first, task.stop, self.test_transform)
-        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
+        with tensor_cores(device, precision):  # as the test images' features are computed
+            learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
         progress.doing(f"{place}, evaluation")
         tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
         true, pred = (labels.numpy() for labels in tested)

@@ -119,6 +119,7 @@ def known_settings(method: str) -> dict[str, Option]:
 def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> RunConfig:
     """A run without its seed and loss."""
     usual = defaults(method, dataset)
+    values = {key: _at_home(key, value) for key, value in values.items()}
     merged = {**usual, **({"tuned_epoch": QUICK_EPOCHS} if quick else {}), **values}
     if (values.get("init_cls") is None) != (values.get("increment") is None):
         raise UserError("init_cls and increment go together; give both, or tasks alone")
@@ -133,6 +134,11 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
     of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataConfig)}
     changed = _changed(values, {**of_card, "classes": "all", **usual})
     return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed)
+
+
+def _at_home(key: str, value: Any) -> Any:
+    """A file with its ~ expanded, which shells leave to us behind a `=`: a run's name follows what is in it."""
+    return str(given_path(value, key)) if key in ("weights", "order") and value.startswith("~") else value
 
 
 def _refuse_together(card: DatasetCard, settings: RunSettings, data: DataConfig) -> None:

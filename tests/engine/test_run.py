@@ -1,5 +1,6 @@
 """Whole runs through the command line: complete results, and nothing done twice."""
 
+import contextlib
 import math
 
 import pytest
@@ -46,6 +47,24 @@ def test_every_method_and_fidelity_gives_complete_results(method, fidelity, imag
         if trains:
             assert {line["task"] for line in run.step_log()} >= {0}
             assert bool(run.state_log()) == (run.record.loss.name == "tal")
+
+
+def test_statistics_are_computed_in_the_arithmetic_of_the_test_images(images, tmp_path, monkeypatch):
+    """On a GPU, prototypes in TF32 would be compared with features in fp32."""
+    inside, seen = [], []
+
+    @contextlib.contextmanager
+    def spy(device, precision):
+        inside.append(precision)
+        yield
+        inside.pop()
+
+    learner = LEARNERS["simplecil"]
+    end_task = learner.end_task
+    monkeypatch.setattr("pilot_tal.engine.run.tensor_cores", spy)
+    monkeypatch.setattr(learner, "end_task", lambda self, images: (seen.append([*inside]), end_task(self, images)))
+    status, printed = command("run", "simplecil", "folder_lt", *settings(images, tmp_path, "seed=1"), "--quick")
+    assert status == 0 and seen == [["fp32"], ["fp32"]], printed
 
 
 def test_every_loss_trains_otherwise_than_the_others(images, tmp_path):

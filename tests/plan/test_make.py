@@ -5,6 +5,7 @@ from helpers.cli import command
 
 from data_lt import CARDS
 from data_lt.errors import UserError
+from pilot_tal.backbone.load import file_fingerprint
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.plan.make import known_settings, make_plan
@@ -50,6 +51,16 @@ def test_everything_can_be_set():
     assert (machine.data_root, machine.output, machine.workers, machine.threads) == ("/images", "out", 3, 2)
     assert (machine.device, machine.cache) == ("cpu", "off")
     assert make_plan("l2p", "cub_lt", ["init_milestones=[3,5]"]).runs[0].method_config.init_milestones == (3, 5)
+
+
+def test_a_home_directory_is_expanded_so_that_a_run_is_named_by_what_is_in_its_files(tmp_path, monkeypatch):
+    """A shell leaves the ~ in `weights=~/w.safetensors` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "w.safetensors").write_bytes(b"weights")
+    items = ["weights=~/w.safetensors", "order=~/order.txt", "losses=ce", "seeds=1"]
+    settings = make_plan("lae", "cub_lt", items).runs[0].settings
+    assert (settings.weights, settings.order) == (str(tmp_path / "w.safetensors"), str(tmp_path / "order.txt"))
+    assert file_fingerprint(settings.weights).startswith("w.safetensors@")
 
 
 def test_a_folder_is_no_part_of_the_split():
