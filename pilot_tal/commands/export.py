@@ -31,4 +31,5 @@ def export(
     load_plugins(tuple(split_values(plugins)))
     folder = export_model(run, output, after_task=after_task, with_backbone=with_backbone, onnx=onnx, weights=weights)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    typer.echo(f"model: {folder} ({size / 1e6:.1f} MB); use it with: {command('predict', folder, 'PHOTO')}")
+    use = command("predict", folder, "PHOTO", *(["--plugins", plugins] if plugins else []))
+    typer.echo(f"model: {folder} ({size / 1e6:.1f} MB); use it with: {use}")

@@ -13,7 +13,9 @@ Weights = Annotated[
     str | None, typer.Option(help="File of the ViT's weights.", show_default="as the run had them", metavar="FILE")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:NUMBER.")]
-Plugins = Annotated[str, typer.Option(help="Modules or files that register the run's method, if it is from outside.")]
+Plugins = Annotated[
+    str, typer.Option(help="Modules or files that register the run's method or dataset, if they are from outside.")
+]
 
 
 def predict(

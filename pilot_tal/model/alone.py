@@ -48,7 +48,8 @@ def sentence(method: str, difference: Disagreement | None) -> str:
     """What a user must know before the labels."""
     text = f"{method} let the images of a batch vote in this run; here every image is judged alone"
     if difference is None:
-        return f"{text}. How often that changes a label is not known, for the run's test images were not found."
+        missing = "for the run's test images were not found, or not all can be read"
+        return f"{text}. How often that changes a label is not known, {missing}."
     return f"{text}, which gives another label for {difference.differ} of {difference.compared} of its test images."
 
 
@@ -60,7 +61,11 @@ def _compare(stored: StoredModel, label: Callable[[Sequence[Path]], list[str]]) 
         files = [Path(str(environment.get("images"))) / names[place] for place in chosen]
         if all(file.is_file() for file in files):
             said = [classes[run.predictions[task][1][place]] for place in chosen]
-            return Disagreement(sum(a != b for a, b in zip(label(files), said, strict=True)), len(files))
+            try:
+                found = label(files)
+            except UserError:  # an image that the caller has not named must not stop his own
+                return None
+            return Disagreement(sum(a != b for a, b in zip(found, said, strict=True)), len(files))
     return None
 
 

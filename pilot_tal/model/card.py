@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 
 from data_lt import CARDS
+from pilot_tal.learners import LEARNERS
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.model.alone import Disagreement, sentence
 from pilot_tal.model.stored import GRAPH, VIT, AboutModel
@@ -93,9 +94,15 @@ def _use(about: AboutModel) -> list[str]:
         where = (
             f"The ViT's weights are not in this folder: give the file {_code(source.partition('@')[0])} with --weights."
         )
+    plugged = not LEARNERS[about.record.method.name].__module__.startswith("pilot_tal.")
+    if plugged:
+        where = (
+            f"The method {_code(about.record.method.name)} is not of pilot-tal itself: FILE is the module that "
+            f"registers it; in Python, import that first. {where}"
+        )
     lines = [
         "## Use it",
-        "```bash\npip install pilot-tal\npilot-tal predict . photo.jpg\n```",
+        f"```bash\npip install pilot-tal\npilot-tal predict . photo.jpg{' --plugins FILE' * plugged}\n```",
         '```python\nfrom pilot_tal import load_model\n\nload_model(".").predict(["photo.jpg"])[0].label\n```',
         where,
     ]
@@ -120,6 +127,8 @@ def _data(record: RunRecord) -> list[str]:
         card = CARDS[record.data.name]
         facts = {"Source": card.source, "Licence": card.licence, "Citation": card.citation}
         lines.append("\n".join(f"- {name}: {markdown(text)}" for name, text in facts.items() if text))
+    else:
+        lines.append("- Licence: not known to the program that wrote this card; ask where the images come from.")
     return lines
 
 

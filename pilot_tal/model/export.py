@@ -14,7 +14,7 @@ from pilot_tal.metrics import summarize, tail_classes
 from pilot_tal.model.card import model_card
 from pilot_tal.model.load import find_vit, load_model, restore_learner
 from pilot_tal.model.model import Model
-from pilot_tal.model.stored import ABOUT, CARD, GRAPH, LEARNER, VIT, AboutModel, read_stored
+from pilot_tal.model.stored import ABOUT, CARD, GRAPH, LEARNER, VIT, AboutModel, is_export, read_stored
 from pilot_tal.record.run_dir import RECORD, StoredRun, load_run, write_sealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.version import __version__
@@ -71,9 +71,11 @@ def export_model(
 
 
 def _check_output(output: Path) -> None:
+    """Refuses a folder with anything but an earlier export; hidden files, such as those of git, are left alone."""
     if output.exists() and not output.is_dir():
         raise UserError(f"{output} is a file; give a folder")
-    if (output / RECORD).is_file() or (output.is_dir() and any(output.iterdir()) and not (output / ABOUT).is_file()):
+    names = {file.name for file in output.iterdir() if not file.name.startswith(".")} if output.is_dir() else set()
+    if names and not (names <= {ABOUT, LEARNER, VIT, GRAPH, CARD} and is_export(output)):
         raise UserError(f"{output} holds other things than an exported model; give a new folder")
 
 

@@ -58,6 +58,11 @@ def load_model(
 def restore_learner(stored: StoredModel, vit: FrozenViT) -> Learner:
     """The learner with its tensors; what only further training needs is left out."""
     record = stored.record
+    if record.method.name not in LEARNERS:
+        raise UserError(
+            f"the method {record.method.name!r} of {stored.path} is not of pilot_tal itself: name the module or file "
+            "that registers it with --plugins (in Python, import it first)"
+        )
     config = build(LEARNERS[record.method.name].config_class, record.method.settings, record.method.name)
     shape = (config, record.num_classes, record.num_tasks, record.method.fidelity)
     learner = build_learner(record.method.name, vit, *shape)

@@ -18,7 +18,7 @@ from torch import Tensor
 from data_lt.errors import UserError
 from data_lt.files import checksum, given_path, read_json
 from pilot_tal.engine.checkpoint import load_checkpoint
-from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, unsealed
+from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, tasks_done, unsealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.schema import build
 
@@ -92,8 +92,22 @@ def _of_run(path: Path, after_task: int | None) -> StoredModel:
         raise UserError(f"{path} was trained by {record.engine.title}, which keeps its models itself")
     checkpoint = load_checkpoint(path / "checkpoint", after_task)
     if checkpoint is None:
+        if tasks_done(path):
+            raise UserError(
+                f"{path} has lost its folder checkpoint, in which the model was; put it back, or remove {path} and run "
+                "it anew"
+            )
         raise UserError(f"{path} has no finished task yet, so there is no model; run it on and try again")
     return StoredModel(path, record, checkpoint.tasks_done, checkpoint.learner)
+
+
+def is_export(path: Path) -> bool:
+    """Whether a folder's `model.json` is one that `export` wrote, in any format."""
+    try:
+        content = read_json(path / ABOUT)
+    except UserError:
+        return False
+    return isinstance(content, dict) and "record" in content and unsealed(content) is not None
 
 
 def _of_folder(path: Path) -> StoredModel:

@@ -178,6 +178,37 @@ def test_an_earlier_export_is_replaced_and_other_things_are_left_alone(world, tm
         assert status == 2 and wanted in printed and printed.count("\n") == 1
     status, printed = command("export", run, "-o", run)
     assert status == 2 and "holds other things" in printed
+
+
+@pytest.mark.parametrize(
+    "names", [("notes.txt",), ("model.json",), ("model.json", "README.md", "vit.safetensors", "model.onnx")]
+)
+def test_files_that_are_not_of_an_export_are_neither_overwritten_nor_removed(names, world, tmp_path):
+    """Others call their files model.json, too; and somebody may have put his own beside an earlier export."""
+    run, folder = world.run("lae"), tmp_path / "mine"
+    if "model.json" in names:
+        folder.mkdir()
+    else:
+        export_model(run, folder)
+    for name in names:
+        (folder / name).write_text('{"modelTopology": 1}')
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    status, printed = command("export", run, "-o", folder)
+    assert status == 2 and "holds other things" in printed
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_an_export_into_a_clone_leaves_what_is_hidden_alone(world, tmp_path):
+    run, folder = world.run("lae"), tmp_path / "clone"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".gitattributes").write_text("*.safetensors filter=lfs")
+    for _ in range(2):
+        export_model(run, folder)
+    assert (folder / ".gitattributes").read_text() == "*.safetensors filter=lfs" and (folder / "model.json").is_file()
+
+
+def test_an_export_is_not_exported_again(world, tmp_path):
+    folder = export_model(world.run("lae"), tmp_path / "model")
     status, printed = command("export", folder, "-o", tmp_path / "again")
     assert status == 2 and "is an exported model already" in printed and not (tmp_path / "again").exists()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cli import command
 from model_world import photo, said
 
 from data_lt.errors import UserError
@@ -149,6 +150,20 @@ def test_what_was_compared_before_is_kept_and_what_is_not_known_is_said(world, t
     finally:
         moved.rename(world.images)
     assert load_model(world.run("l2p", "fixed")).how_it_scores() is None
+
+
+def test_a_broken_test_image_of_the_run_does_not_stop_others(world, tmp_path):
+    run = shutil.copytree(world.run("l2p"), tmp_path / "run")
+    (run / "alone.json").unlink(missing_ok=True)
+    images = said(run, 1)[0]
+    broken = world.images / images[0]
+    content = broken.read_bytes()
+    broken.write_bytes(b"")
+    try:
+        status, printed = command("predict", run, world.images / images[1])
+    finally:
+        broken.write_bytes(content)
+    assert status == 0 and "is not known" in printed and images[1].split("/")[-1] in printed, printed
 
 
 def test_loading_leaves_the_callers_random_numbers_alone(world):

@@ -34,7 +34,22 @@ def test_a_folder_that_is_no_run(tmp_path, world):
 def test_a_run_without_a_finished_task(tmp_path, world):
     run = shutil.copytree(world.run("lae"), tmp_path / "run")
     shutil.rmtree(run / "checkpoint")
+    with pytest.raises(
+        UserError, match=r"has lost its folder checkpoint, .*; put it back, or remove .* and run it anew"
+    ):
+        load_model(run)  # to run it on would do nothing, for it is finished
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "predictions")
     with pytest.raises(UserError, match="has no finished task yet"):
+        load_model(run)
+
+
+def test_a_method_that_is_not_there_comes_from_a_plugin(tmp_path, world):
+    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+    record = read_run_record(run)
+    write_record(run, replace(record, method=replace(record.method, name="linear_probe")))
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match=r"the method 'linear_probe' of .* with --plugins"):
         load_model(run)
 
 

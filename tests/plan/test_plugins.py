@@ -53,6 +53,42 @@ def test_an_installed_package_is_found_by_its_entry_point(tmp_path):
         assert command != ["list"] or "Half of CE" in printed
 
 
+PROBE = """
+from pilot_tal.learners import LEARNERS
+from pilot_tal.learners.simplecil import SimpleCIL
+
+@LEARNERS.register
+class Probe(SimpleCIL):
+    name, title = "probe", "Probe"
+"""
+
+
+def test_a_model_of_a_method_from_a_file_says_what_it_needs(tmp_path):
+    (tmp_path / "birds.py").write_text(BIRDS)
+    (tmp_path / "probe.py").write_text(PROBE)
+    (tmp_path / "probe.yaml").write_text((ROOT / "configs" / "methods" / "simplecil.yaml").read_text())
+    images = make_images(tmp_path / "images")
+
+    def call(*words: str) -> tuple[int, str]:
+        done = process(*words, cwd=tmp_path)
+        printed = done.communicate()[0]
+        return done.returncode, " ".join(printed.split())
+
+    wanted = [f"data_root={images}", "plugins=birds,probe", "tasks=2", "output=runs"]
+    status, printed = call("run", "probe", "birds_lt", *wanted)
+    assert status == 0, printed
+    (run,) = (tmp_path / "runs").glob("birds_lt-probe-*")
+    status, printed = call("export", str(run), "-o", "model", "--plugins", "probe", "--with-backbone")
+    assert status == 0 and "predict model PHOTO --plugins probe" in printed, printed
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "pilot-tal predict . photo.jpg --plugins FILE" in card and "`probe` is not of pilot-tal itself" in card
+    assert "Licence: not known to the program that wrote this card" in card
+    photo = str(next(images.glob("*/*.png")))
+    assert call("predict", "model", photo, "--plugins", "probe")[0] == 0
+    status, printed = call("predict", "model", photo)
+    assert status == 2 and "--plugins" in printed
+
+
 @pytest.mark.parametrize("kind", ["dataset", "loss", "method"])
 def test_a_name_taken_twice_is_refused(kind):
     registry, entry = {
