@@ -3,27 +3,36 @@
 import sys
 
 from data_lt.errors import UserError, unknown_name
+from data_lt.files import given_path
+from pilot_tal.engine.follower import check_log
 from pilot_tal.record.run_dir import find_runs, load_run
 
 
-def main(arguments: list[str]) -> None:
-    """Follows runs, finished or not."""
+def main(arguments: list[str]) -> int:
+    """Follows runs, finished or not; gives 1 if one of them could not be logged."""
     if len(arguments) < 2:
         raise UserError("usage: python -m pilot_tal.watch tensorboard|wandb RUN…")
     log, *paths = arguments
+    if log not in ("tensorboard", "wandb"):
+        raise unknown_name("log", log, ("tensorboard", "wandb"))
+    check_log(log)
     if log == "tensorboard":
         from pilot_tal.watch.tensorboard import follow
-    elif log == "wandb":
-        from pilot_tal.watch.wandb import follow
     else:
-        raise unknown_name("log", log, ("tensorboard", "wandb"))
-    for path in find_runs(paths):
-        follow(load_run(path))
+        from pilot_tal.watch.wandb import follow
+    status = 0
+    for path in find_runs(given_path(path, "RUN").resolve() for path in paths):  # the name of `.` is the folder's
+        try:
+            follow(load_run(path))
+        except UserError as error:  # the others are logged all the same
+            print(f"error: {error}", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1:])
+        sys.exit(main(sys.argv[1:]))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

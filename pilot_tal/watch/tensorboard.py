@@ -1,7 +1,8 @@
 """Event files for TensorBoard: `tensorboard --logdir runs/tensorboard`.
 
 One file for each finished task, and one with the pictures; each appears whole. A file whose task has been trained
-anew since is replaced, others are left alone, so that a run that goes on later just gets more of them.
+anew since is replaced, others are left alone, so that a run that goes on later just gets more of them. Their names sort
+as the tasks come: TensorBoard reads files in that order, and drops what seems to go back.
 """
 
 import tempfile
@@ -22,35 +23,37 @@ FOLDER = "tensorboard"
 def follow(run: StoredRun) -> None:
     """Writes what is not there yet."""
     folder = run.path.parent / FOLDER / comparison(run) / run.path.name
-    before, last = 0, ""
+    before, last, time = 0, "", 0.0
     for values in task_values(run):
         scalars = [
             (name, before + step, value) for step, named in values.steps.items() for name, value in named.items()
         ]
         scalars += [(name, values.task + 1, value) for name, value in values.after.items()]
-        events = (Event(step=step, summary=_scalar(name, value)) for name, step, value in scalars)
-        _write(folder, f".task{values.task:02d}", values.mark, events)
-        before, last = before + len(values.steps), values.mark
+        before, last, time = before + len(values.steps), values.mark, values.time
+        summaries = ((step, _scalar(name, value)) for name, step, value in scalars)
+        _write(folder, values.task, "task", last, time, summaries)
     if run.finished:
-        drawn = (Event(step=run.tasks_done, summary=_image(plot.name, to_png(plot))) for plot in pictures(run))
-        _write(folder, ".pictures", last, drawn)
+        drawn = ((run.tasks_done, _image(plot.name, to_png(plot))) for plot in pictures(run))
+        _write(folder, run.tasks_done, "pictures", last, time, drawn)
 
 
-def _write(folder: Path, kind: str, mark: str, events: Iterable[Event]) -> None:
-    """Writes a file whose name ends in `kind.mark`, in place of one of the same kind with another mark."""
-    there = list(folder.glob(f"events.out.tfevents.*{kind}.*"))
-    if any(file.name.endswith(f"{kind}.{mark}") for file in there):
+def _write(
+    folder: Path, place: int, kind: str, mark: str, time: float, summaries: Iterable[tuple[int, Summary]]
+) -> None:
+    """Writes the file of a place in the order, instead of one there with another mark; nothing if it has this one."""
+    target = folder / f"events.out.tfevents.{place:05d}.{kind}.{mark}"
+    if target.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder.parent) as temporary:
-        writer = EventFileWriter(temporary, filename_suffix=f"{kind}.{mark}")
-        for event in events:
-            writer.add_event(event)
+        writer = EventFileWriter(temporary)
+        for step, summary in summaries:
+            writer.add_event(Event(step=step, wall_time=time, summary=summary))
         writer.close()
-        for file in there:
+        for file in folder.glob(f"events.out.tfevents.{place:05d}.{kind}.*"):
             file.unlink()
-        for file in Path(temporary).iterdir():
-            file.replace(folder / file.name)
+        (written,) = Path(temporary).iterdir()
+        written.replace(target)
 
 
 def _scalar(name: str, value: float) -> Summary:

@@ -25,6 +25,8 @@ class TaskValues:
     after: dict[str, float]
     mark: str
     """Changes with the task's files."""
+    time: float
+    """When the last of them was written."""
 
 
 def task_values(run: StoredRun) -> Iterator[TaskValues]:
@@ -44,7 +46,8 @@ def task_values(run: StoredRun) -> Iterator[TaskValues]:
         metrics = summarize(run.predictions[: task + 1], stream.task_sizes, stream.train_counts, stream.class_order)
         after = {f"after task/{AFTER_TASK[key]}": metrics[key] for key in AFTER_TASK if metrics.get(key) is not None}
         files = {name: seal for name, seal in run.files.items() if f"/task{task:02d}." in name}
-        yield TaskValues(task, dict(sorted(steps[task].items())), after, short_hash(files))
+        time = max((run.path / name).stat().st_mtime for name in files)
+        yield TaskValues(task, dict(sorted(steps[task].items())), after, short_hash(files), time)
 
 
 def _state_values(state: TaskState, tail: np.ndarray) -> Iterator[tuple[int, dict[str, float]]]:

@@ -29,7 +29,11 @@ def follow(run: StoredRun) -> None:
     if sent == marks:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with _open(run) as logged:
+    try:
+        opened = _open(run)
+    except wandb.errors.Error as error:  # not logged in, or no way to the server
+        raise UserError(f"Weights & Biases: {' '.join(str(error).split())}") from error
+    with opened as logged:
         logged.define_metric("task")
         logged.define_metric("after task/*", step_metric="task")
         before = 0  # each task takes a place a step, and one for what is known after it

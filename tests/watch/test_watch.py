@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_file import history, records
 
+from data_lt.errors import UserError
 from pilot_tal.metrics import summarize, tail_classes
 from pilot_tal.record.run_dir import find_runs, load_run
 from pilot_tal.watch.values import comparison
@@ -132,7 +134,26 @@ def test_a_task_that_was_trained_anew_takes_the_place_of_the_old_one(logged, tmp
     before = {file.name for file in folder.iterdir()}
     tensorboard.follow(run)
     after = {file.name for file in folder.iterdir()}
-    assert len(after) == len(before) == 3 and [name.split(".task")[1] for name in after - before] == ["01.another"]
+    assert len(after) == len(before) == 3 and after - before == {"events.out.tfevents.00001.task.another"}
+
+
+def test_files_sort_as_their_tasks_come_and_events_have_a_time(logged, tmp_path, monkeypatch):
+    """TensorBoard drops what comes after a later step; twelve tasks logged at once must all be seen."""
+    from pilot_tal.watch import tensorboard
+
+    first = next(iter(tensorboard.task_values(logged)))
+    many = [replace(first, task=task, mark=f"m{12 - task}", time=1e9 + task) for task in range(12)]
+    monkeypatch.setattr(tensorboard, "task_values", lambda _: many)
+    run = replace(logged, path=tmp_path / logged.path.name, predictions=logged.predictions * 4)
+    run.path.symlink_to(logged.path)
+    tensorboard.follow(run)
+    folder, found = events(run)
+    names = sorted(file.name for file in folder.iterdir())
+    assert [name.split(".")[3:] for name in names[:12]] == [[f"{t:05d}", "task", f"m{12 - t}"] for t in range(12)]
+    assert names[12].endswith(".pictures.m1")  # is read last, and so also while TensorBoard watches
+    assert [event.step for event in found.Scalars("train/loss")] == list(range(12 * len(first.steps)))
+    assert [event.wall_time for event in found.Scalars("after task/accuracy")] == [1e9 + task for task in range(12)]
+    assert first.time == max(file.stat().st_mtime for file in logged.path.glob("*/task00.[cj]s*"))
 
 
 def test_groups_are_comparisons(images, logged, tmp_path):
@@ -220,3 +241,40 @@ def test_runs_of_before_can_be_logged_later(images, tmp_path):
     _, found = events(load_run(path))
     assert sorted(event.step for event in found.Scalars("after task/A_Mean")) == [1, 2, 3]
     assert "train/loss" not in found.Tags()["scalars"]
+
+
+def test_runs_of_before_are_logged_whatever_is_wrong_with_one(logged, tmp_path, monkeypatch, capsys):
+    from pilot_tal.watch.__main__ import main
+
+    for name in ("a", "b"):
+        shutil.copytree(logged.path, tmp_path / name / logged.path.name)
+    (tmp_path / "a" / logged.path.name / "result.json").write_text("{}")
+    assert main(["tensorboard", str(tmp_path)]) == 1
+    assert "result.json is damaged" in capsys.readouterr().err
+    assert (tmp_path / "b" / "tensorboard").is_dir() and not (tmp_path / "a" / "tensorboard").exists()
+
+
+def test_the_working_directory_is_a_run_like_others(logged, tmp_path, monkeypatch):
+    from pilot_tal.watch.__main__ import main
+
+    run = shutil.copytree(logged.path, tmp_path / logged.path.name)
+    monkeypatch.chdir(run)
+    assert main(["tensorboard", "."]) == 0
+    assert (tmp_path / "tensorboard").is_dir() and not (run / "tensorboard").exists()
+
+
+def test_what_keeps_a_log_from_being_written_is_one_sentence(logged, tmp_path, monkeypatch, capsys):
+    import wandb
+
+    from pilot_tal.watch.__main__ import main
+
+    def no_key(**_):
+        raise wandb.errors.UsageError("No API key configured.\nUse `wandb login`")
+
+    run = shutil.copytree(logged.path, tmp_path / logged.path.name)
+    monkeypatch.setattr(wandb, "init", no_key)
+    assert main(["wandb", str(run)]) == 1
+    assert capsys.readouterr().err == "error: Weights & Biases: No API key configured. Use `wandb login`\n"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"needs the package tensorboard; install it with: pip install"):
+        main(["tensorboard", str(run)])
