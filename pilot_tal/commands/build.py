@@ -24,7 +24,9 @@ def _option(help: str, *names: str, default: str | bool = "the dataset's") -> ty
 
 def build(
     datasets: Annotated[list[str], typer.Argument(help=f"One or more of {', '.join(CARDS)}.", show_default=False)],
-    data_root: Annotated[str, typer.Option(help="The folder of the images, or a parent of it.")] = "data",
+    data_root: Annotated[
+        str, typer.Option(envvar="PILOT_TAL_DATA", help="The folder of the images, or a parent of it.")
+    ] = "data",
     out: Annotated[str, typer.Option("--out", "-o", help="Where the manifest and the pictures go.")] = "runs/build",
     download: Annotated[bool, _option("Fetch the official archive first.", "--download", default=False)] = False,
     verify: Annotated[bool, _option("Open every image, to find broken ones.", "--verify", default=False)] = False,

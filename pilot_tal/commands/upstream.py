@@ -32,9 +32,10 @@ Dataset = Annotated[
     str | None,
     typer.Option(help="One of our long-tailed sets.", show_default="the config's own dataset"),
 ]
-DataRoot = Annotated[str, typer.Option(help="Where the images of our sets are.")]
+DataRoot = Annotated[str, typer.Option(envvar="PILOT_TAL_DATA", help="Where the images of our sets are.")]
 Seed = Annotated[
-    list[int] | None, typer.Option(help="Seed; give it again for more.", show_default="the config's seeds")
+    list[int] | None,
+    typer.Option(min=0, max=2**32 - 1, help="Seed; give it again for more.", show_default="the config's seeds"),
 ]
 Output = Annotated[str, typer.Option("--output", "-o", help="Where the run directories go.")]
 Device = Annotated[

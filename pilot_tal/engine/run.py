@@ -1,6 +1,5 @@
 """One run: a learner over the tasks of a stream, with a checkpoint after each task."""
 
-import contextlib
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_lt.errors import UserError, sentence
-from data_lt.files import write_text
+from data_lt.errors import UserError
 from pilot_tal.backbone.load import pixel_statistics
 from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
 from pilot_tal.engine.follower import Follower, check_log
@@ -25,9 +23,9 @@ from pilot_tal.plan.config import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunCo
 from pilot_tal.record.environment import describe
 from pilot_tal.record.lease import Lease, leased
 from pilot_tal.record.run_dir import (
-    ERROR,
     LOG,
     RECORD,
+    failure_kept,
     is_finished,
     load_run,
     read_run_record,
@@ -90,14 +88,8 @@ class Run:
         with leased(self.path) as lease:
             remove_leftovers(self.path)
             clean_checkpoint(self.path / "checkpoint")
-            (self.path / ERROR).unlink(missing_ok=True)
-            try:
+            with failure_kept(self.path, lease):
                 self._train(line, lease)
-            except Exception as error:
-                with contextlib.suppress(UserError):  # a full disk must not hide what was wrong
-                    lease.check()
-                    write_text(self.path / ERROR, sentence(error) + "\n")
-                raise
         return self.path
 
     def _train(self, line: Line, lease: Lease) -> None:

@@ -69,7 +69,7 @@ class RunSettings:
 class Machine:
     """Where a run happens; none of it changes the result (but `threads` and `eval_batch_size`, in the last bits)."""
 
-    data_root: Annotated[str, Rule("where the images are")] = "data"
+    data_root: Annotated[str, Rule("where the images are; else PILOT_TAL_DATA of the environment")] = "data"
     output: Annotated[str, Rule("where the runs go")] = "runs"
     device: Annotated[str, Rule("auto, cpu, mps, cuda or cuda:NUMBER", pattern=_DEVICES)] = "auto"
     workers: Annotated[int | None, Rule("processes that decode images; null: by device", 0, 256)] = None

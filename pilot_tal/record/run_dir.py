@@ -13,20 +13,22 @@ Both JSON files carry a checksum of themselves. Only the standard library and Nu
 other toolboxes are written by the same code.
 """
 
+import contextlib
 import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, sentence
 from data_lt.files import guarded, unguarded, write_json, write_text
 from pilot_tal.metrics import Predictions, summarize
+from pilot_tal.record.lease import Lease
 from pilot_tal.record.run_record import FORMAT, RunRecord, canonical
 from pilot_tal.schema import build
 
@@ -179,6 +181,19 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     if not found:
         raise UserError(f"no runs found in {', '.join(map(str, given))} (a run has a {RECORD})")
     return sorted(found)
+
+
+@contextlib.contextmanager
+def failure_kept(path: Path, lease: Lease) -> Iterator[None]:
+    """What makes a run fail stays in `error.txt` until its next start."""
+    (path / ERROR).unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(UserError):  # a full disk must not hide what was wrong
+            lease.check()
+            write_text(path / ERROR, sentence(error) + "\n")
+        raise
 
 
 def remove_leftovers(path: Path) -> None:

@@ -62,6 +62,7 @@ def run(job: Job) -> None:
     from pilot_tal.losses import build_loss
     from pilot_tal.plan.plugins import load_plugins
     from pilot_tal.record.lease import leased
+    from pilot_tal.record.run_dir import failure_kept
     from pilot_tal.upstream.supervision import Supervision
     from pilot_tal.upstream.swap import Patches, swap
     from pilot_tal.upstream.writer import RunWriter
@@ -78,8 +79,9 @@ def run(job: Job) -> None:
         for located in sites:
             fate = f"swapped for {job.loss}" if located.site.swap else "stays"
             logging.getLogger("pilot_tal").warning(f"{learner.file}:{located.first_line}: {fate}")
-        _prepare(patches, modules, job, learner, supervision, writer)
-        modules["trainer"].train(_args(job))
+        with failure_kept(Path(job.run_dir), lease):
+            _prepare(patches, modules, job, learner, supervision, writer)
+            modules["trainer"].train(_args(job))
 
 
 def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: LearnerSites,

@@ -195,17 +195,19 @@ def _apply(
             raise UserError(f"{name} has an option of its own or belongs to the config; do not set it")
         if name not in args and name not in numbers:
             raise unknown_name(f"setting of {toolbox.title}'s {args['model_name']}", name, {*args, *numbers})
-        if name in args:
-            before, args[name] = args[name], value
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            before, constants[name] = numbers[name], value
-        else:
+        before = args[name] if name in args else numbers[name]
+        if _is_number(before) and not _is_number(value):
             raise UserError(f"{name} must be a number, got {value!r}")
+        (args if name in args else constants)[name] = value
         changed |= {name: [value, before]} if value != before else {}
     for name in ("init_cls", "increment"):
         if not isinstance(args[name], int) or args[name] < 1:
             raise UserError(f"{name} must be a whole number of at least 1, got {args[name]!r}")
     return constants, changed
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _read_value(text: str) -> Any:

@@ -55,4 +55,5 @@ def test_links_of_the_readme_lead_somewhere(page):
 def test_every_loss_is_among_the_python_names():
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^::: pilot_tal(?:\.losses)?\.(\w+)$", text, re.MULTILINE))
-    assert {loss.__name__ for loss in LOSSES.values()} <= told
+    ours = {loss.__name__ for loss in LOSSES.values() if loss.__module__.startswith("pilot_tal.")}
+    assert len(ours) > 10 and ours <= told  # others may have come with plugins

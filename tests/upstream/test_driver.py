@@ -14,6 +14,7 @@ from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES
 from pilot_tal.record.lease import leased
 from pilot_tal.record.run_dir import find_runs, load_run
+from pilot_tal.record.states import run_states
 from pilot_tal.schema import defaults_of
 from pilot_tal.upstream import driver
 from pilot_tal.upstream.job import Job, read_job
@@ -266,3 +267,5 @@ def test_a_run_that_fails_is_not_called_done(images, tmp_path, capfd):
     assert "ZeroDivisionError" in capfd.readouterr().err and "stopped with status 1" in done.out + done.err
     run = load_run(find_runs([tmp_path / "runs"])[0])
     assert not run.finished and len(run.predictions) == 1
+    (state,) = run_states(tmp_path / "runs")
+    assert (state.state, state.detail) == ("failed", "ZeroDivisionError: division by zero")

@@ -76,6 +76,7 @@ WRONG = {
     "loss option": ({}, ("tal.lamda=1",), r"unknown setting 'tal\.lamda': did you mean 'tal\.lam'"),
     "loss value": ({}, ("tal.lam=2",), r"tal\.lam must be a number above 0 below 1"),
     "setting": ({}, ("tuned_epochs=3",), "did you mean 'tuned_epoch'"),
+    "text for a number": ({}, ("tuned_epoch=x",), "tuned_epoch must be a number, got 'x'"),
     "section": ({}, ("ce.x=3",), r"unknown section in 'ce\.x'"),
     "no value": ({}, ("tuned_epoch",), "settings are written key=value, got 'tuned_epoch'"),
     "own option": ({}, ("seed=3",), "seed has an option of its own"),
