@@ -24,14 +24,15 @@ class Grid:
     def planes(self) -> list[tuple[str, list[list[Arm | None]]]]:
         """The arms by the values of the last option (rows) and of the one before it (columns), which have the most.
 
-        Each combination of further options gives a plane of its own, whose name says which.
+        Each combination of further options that was run gives a plane of its own, whose name says which.
         """
         *others, across, down = self.values
         found = []
         for rest in product(*(self.values[name] for name in others)):
             fixed = dict(zip(others, rest, strict=True))
             rows = [[self._arm({**fixed, across: x, down: y}) for x in self.values[across]] for y in self.values[down]]
-            found.append((", ".join(f"{name}={value}" for name, value in fixed.items()), rows))
+            if any(arm for row in rows for arm in row):
+                found.append((", ".join(f"{name}={value}" for name, value in fixed.items()), rows))
         return found
 
     def curve(self) -> list[Arm]:

@@ -146,6 +146,8 @@ def _nothing_to_compare(study: Study) -> str:
         which = "All finished runs" + (" that train" if any(not arm.trains for arm in arms) else "")
         which += "" if all(arm.counts for arm in arms) else " but quick ones"
         return f"{which} use {BASELINE_TITLE}: there is no other loss to compare it with."
+    if any(setting.is_bound and setting.compared_arms() for setting in study.settings):
+        return f"Only the runs with all classes in one task can be compared with {BASELINE_TITLE}; their tables follow."
     return f"No loss shares seed, setting and data with {BASELINE_TITLE}, so there is nothing to compare."
 
 
@@ -196,9 +198,10 @@ def _calibration_caveats(setting: Setting) -> Iterator[str]:
         low = [w for w in weights if w < CALIBRATED]
         if low:
             yield (
-                f"Too few steps for {arm.label} to calibrate in {len(low)} of {number(len(weights), 'task')} over all "
-                f"seeds: at the end of these the mean α·w over the classes is {sum(low) / len(low):.2f} on average "
-                f"({min(low):.2f} to {max(low):.2f}), below the calibrated 1, so negatives weighed less than meant."
+                f"{arm.label} did not calibrate in {len(low)} of {number(len(weights), 'task')} over all seeds: at the "
+                f"end of these the mean α·w over the classes is {sum(low) / len(low):.2f} on average "
+                f"({min(low):.2f} to {max(low):.2f}), below the calibrated 1, so negatives weighed less than meant. "
+                "More steps a task or a shorter memory bring it nearer."
             )
         elif arm.loss.startswith("tal") and not weights:
             yield f"{arm.label} has no log of its state (states/): whether it calibrated is not known."

@@ -13,7 +13,7 @@ from pilot_tal.report.plots_ablation import ablation_plots
 from pilot_tal.report.svg import style
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5, "seeds": (1, 2)}
-DEFAULTS = {"lam": 0.995, "r": 1.0, "start": "zero"}
+DEFAULTS = {"lam": 0.995, "r": 1.0, "start": "zero", "update": "plain"}
 
 
 def write_grid(root, **varied):
@@ -86,6 +86,17 @@ def test_a_third_option_gives_a_plane_each(tmp_path):
     plots = drawn(setting)
     assert len(plots) == len({plot.name for plot in plots}) == 4
     assert [plot.title for plot in plots][:2] == [f"A_Mean of TAL over start × lam (r={r})" for r in ("0.5", "1.0")]
+
+
+def test_options_varied_one_at_a_time_draw_no_empty_plane(tmp_path):
+    write_grid(tmp_path, lam=(0.9, 0.995), r=(1.0,), start=("zero",), update=("plain",))
+    write_grid(tmp_path, lam=(0.995,), r=(0.5,), start=("zero",), update=("plain",))
+    write_grid(tmp_path, lam=(0.995,), r=(1.0,), start=("steady",), update=("plain",))
+    setting = write_grid(tmp_path, lam=(0.995,), r=(1.0,), start=("zero",), update=("normalized",))
+    (grid,) = grids(setting)
+    assert len(grid.values) == 4
+    planes = grid.planes()
+    assert 0 < len(planes) < 4 and all(any(arm for row in plane for arm in row) for _, plane in planes)
 
 
 def test_one_option_makes_a_curve(tmp_path):

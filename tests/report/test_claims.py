@@ -55,7 +55,7 @@ def test_one_task_that_did_not_calibrate_is_said(tmp_path):
     write_run_directory(tmp_path, loss="tal", states=states, **options)
     (setting,) = load_study([tmp_path]).settings
     said = " ".join(setting_caveats(setting))
-    assert "Too few steps for TAL to calibrate in 1 of 3 tasks" in said and "(0.20 to 0.20)" in said
+    assert "TAL did not calibrate in 1 of 3 tasks" in said and "(0.20 to 0.20)" in said
 
 
 def test_quick_runs_stay_out_of_headlines_where_there_are_others(tmp_path):

@@ -135,7 +135,7 @@ def test_mixed_page_has_all_settings_and_all_caveats(mixed_report):
     ):
         assert title in text
     assert text.count("Unfinished and in no mean:") == 1 and "(0 of 3 tasks done)" in text
-    assert "Too few steps for TAL" in text and "One seed only (CE, TAL)" in text
+    assert "TAL did not calibrate in" in text and "One seed only (CE, TAL)" in text
     assert "TAL (LAMDA-PILOT)" in text and "Balanced softmax" in text
 
 

@@ -68,6 +68,16 @@ def test_nothing_to_compare_is_said(tmp_path):
     assert "no finished and otherwise equal CE run" in caveats(tmp_path / "c")
 
 
+def test_a_comparison_in_one_task_alone_is_not_called_none(tmp_path):
+    """CE task by task, and CE and TAL with all classes at once, which is a bound and in no headline."""
+    write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
+    write_comparison(
+        tmp_path, losses=(("ce", 0), ("tal", 0.3)), **(SMALL | {"task_sizes": (sum(SMALL["task_sizes"]),)})
+    )
+    (lead,) = lead_sentences(load_study([tmp_path]))
+    assert lead == "Only the runs with all classes in one task can be compared with CE; their tables follow."
+
+
 def test_a_good_comparison_off_the_demo_has_no_caveat(tmp_path):
     write_comparison(tmp_path, dataset="folder_lt", method="lae", **SMALL)
     assert caveats(tmp_path) == ""
@@ -79,7 +89,7 @@ def test_too_few_steps_are_said_with_the_number(tmp_path):
     ends = [weight for run in runs for weight in mean_weights(run)]
     assert len(ends) == 6 and max(ends) < 0.5
     said = caveats(tmp_path)
-    assert "Too few steps for TAL to calibrate in 6 of 6 tasks over all seeds" in said
+    assert "TAL did not calibrate in 6 of 6 tasks over all seeds" in said
     assert f"the mean α·w over the classes is {sum(ends) / 6:.2f} on average" in said
 
 
