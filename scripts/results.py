@@ -72,7 +72,7 @@ def main() -> None:
             print(f"{given.study}: {found} finished runs")
             return
         if given.command == "trial":
-            return write_table(RESULTS / "trials.csv", [trial_of(load_run(path)) for path in given.runs])
+            return add_trials(RESULTS / "trials.csv", [trial_of(load_run(path)) for path in given.runs])
         if given.command == "cost":
             return measure_cost(RESULTS, given.repeats, given.rounds)
         from results_page import write_page
@@ -187,8 +187,8 @@ def trial_of(run: StoredRun) -> dict:
     losses = last_losses(run)
     if len(losses) < 2:
         raise UserError(f"{run.path} has trained {len(losses)} tasks; a trial is told by the losses of two")
-    settings, usual = run.record.method.settings, defaults(run.record.method.name, run.record.data.name)
-    changed = {key: settings[key] for key in ("init_lr", "batch_size") if settings[key] != usual[key]}
+    settings = run.record.method.settings
+    changed = {key: value for key, (value, _) in run.record.changed.items() if key in settings}
     return {
         "method": run.record.method.name,
         "dataset": run.record.data.title,
@@ -198,6 +198,18 @@ def trial_of(run: StoredRun) -> dict:
         "loss_1": round(losses[0], 3),
         "loss_2": round(losses[1], 3),
     }
+
+
+def add_trials(path: Path, rows: list[dict]) -> None:
+    """Beside those tried before: what was tried stays on the page."""
+    key = ("method", "dataset", "settings", "seed")
+    new = [{name: str(value) for name, value in row.items()} for row in rows]
+    again = {tuple(row[name] for name in key) for row in new}
+    before = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            before = [row for row in csv.DictReader(file) if tuple(row[name] for name in key) not in again]
+    write_table(path, [*before, *new])
 
 
 def steps_a_task(run: StoredRun) -> float | None:
@@ -275,9 +287,11 @@ def measure_cost(results: Path, repeats: int, rounds: int) -> None:
     write_table(results / "cost_of_loss.csv", rows)
     whole = []
     for method in ("l2p", "lae"):
-        found = bench_overhead.measure(method, "demo_lt", rounds, ["epochs=1", "threads=1"])
+        epochs = defaults(method, "demo_lt")["tuned_epoch"]
+        found = bench_overhead.measure(method, "demo_lt", rounds, ["threads=1"])
         numbers = {"percent": float(np.mean(found)), "error": bench_overhead.standard_error(found)}
-        whole.append({"method": method, "rounds": rounds, **{key: round(value, 2) for key, value in numbers.items()}})
+        numbers = {key: round(value, 2) for key, value in numbers.items()}
+        whole.append({"method": method, "epochs": epochs, "rounds": rounds, **numbers})
     write_table(results / "cost_of_runs.csv", whole)
 
 

@@ -1,6 +1,9 @@
 """What was found on the photographs, for docs/results.md: plain sentences, and beneath them their numbers."""
 
+import math
+
 from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, average, change, direction, directions, mean, table
+from results_studies import setting_of
 
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
@@ -14,6 +17,7 @@ PAIRS = (
     ("tal_auto", "tal"),
     ("balanced_softmax", "tal"),
 )
+MOSTLY_ONE = 1.1  # steps an epoch, on average over tasks: all but a few have one
 POOLED = (
     "Not told from equal: the interval holds 0. Pooled means: every cell (dataset and method) counts once with its "
     "mean over seeds. The interval is the wider of two of Student's: over the cells, and over the seeds, each with its "
@@ -93,7 +97,7 @@ def prototypes(evidence: Evidence) -> list[str]:
     return [
         "**What does training buy?** SimpleCIL trains nothing: it compares the frozen ViT's features with the means of "
         "the classes. RanPAC projects them at random first, after adapting the ViT to the first task; EASE trains an "
-        "adapter a task. Accuracies in percent; what trains does so with CE. Against the best of these three on the "
+        "adapter a task. Accuracies in percent; what trains does so with CE. Against the best of these on the "
         f"same dataset, A_Mean of the other methods is lower in {len(below)} of {cells} cells{by(below)}, higher in "
         f"{len(above)}{by(above)} and not told from equal in {cells - len(below) - len(above)}.",
         table(names, rows),
@@ -123,9 +127,23 @@ def calibration(evidence: Evidence) -> list[str]:
         rows.append(row)
     if not rows:
         return []
+    whole = [LEARNERS[method].title for method in whole_batches(evidence)]
+    seen = (
+        f" With {listed(whole)} one batch holds all images of a task, with few exceptions: TAL then meets the classes' "
+        "true frequencies in every step, and has nothing temporal to follow."
+    )
     return [
         "**Was TAL calibrated?** Mean α·w at the end of a task, over the tasks of a run, from the lowest run to the "
         "highest: 1 is calibrated, 0 is no negative supervision at all. The paper's λ remembers 200 steps; with few "
-        "steps a task TAL cannot reach 1, which is why TAL-auto measures its memory in epochs.",
+        "steps a task TAL cannot reach 1, which is why TAL-auto measures its memory in epochs." + seen * bool(whole),
         table(["Method", "Steps a task", "α·w with TAL", "α·w with TAL-auto"], rows),
     ]
+
+
+def whole_batches(evidence: Evidence) -> list[str]:
+    """Methods that take one step an epoch on the photographs, in all tasks or nearly all."""
+    epochs = {study: setting_of(evidence.studies[study], "epochs") for study in PHOTOS}
+    runs = evidence.runs[evidence.runs["study"].isin([study for study in PHOTOS if epochs[study]])]
+    steps_an_epoch = runs["steps"].astype(float) / runs["study"].map(epochs).astype(float)
+    means = steps_an_epoch[runs["loss"] == "tal"].groupby(runs["method"]).mean()
+    return [method for method in LEARNERS if means.get(method, math.inf) < MOSTLY_ONE]

@@ -9,7 +9,7 @@ import pandas as pd
 from figures_results import draw_results
 from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, change, mean, mean_spread, table
 from results_found import found
-from results_sections import costs, demo_losses, original, supervised
+from results_sections import BALANCED, costs, demo_losses, original, supervised
 from results_studies import planned_runs
 
 from data_lt.files import write_text
@@ -86,14 +86,23 @@ def all_numbers(evidence: Evidence) -> list[str]:
         if not len(runs):
             continue
         parts.append(f"### {facts['title']}")
-        parts += [facts["about"].strip()] if facts.get("about") else []
+        parts.append(" ".join(filter(None, [facts.get("about", "").strip(), settings_told(facts, runs)])))
         parts.append(study_table(evidence, study, runs))
     return parts
+
+
+def settings_told(facts: dict, runs: pd.DataFrame) -> str:
+    """The fidelity of a study's runs, and its settings but for the caller's places."""
+    fidelity = listed([f"`{name}`" for name in sorted(runs["fidelity"].unique())])
+    words = [word for word in facts["settings"].split() if "{" not in word and not word.startswith("fidelity=")]
+    return f"Fidelity {fidelity}" + (f"; `{' '.join(words)}`." if words else ".")
 
 
 def study_table(evidence: Evidence, study: str, runs: pd.DataFrame) -> str:
     """Every arm of a study with its change against CE."""
     several = runs["engine"].nunique() > 1
+    # Where all classes have as many images, none is rare.
+    levels, changes = (["a_mean"], ["a_mean"]) if study in BALANCED else ([*SHOWN], ["a_tail", "a_mean"])
     rows = []
     arms = runs[["method", "engine", "loss", "options"]].drop_duplicates()
     place = {name: i for i, name in enumerate((*LEARNERS,))}, {name: i for i, name in enumerate(("none", *LOSSES))}
@@ -103,14 +112,14 @@ def study_table(evidence: Evidence, study: str, runs: pd.DataFrame) -> str:
         title = "–" if arm.loss == "none" else LOSSES[arm.loss].title
         row = [LEARNERS[arm.method].title, *([arm.engine] if several else [])]
         row.append(f"{title} ({arm.options.replace(';', ', ')})" if arm.options else title)
-        for metric in SHOWN:
+        for metric in levels:
             row.append(mean_spread(evidence.values(metric, **where, **own)))
-        for metric in ("a_tail", "a_mean"):
+        for metric in changes:
             both = evidence.values(metric, **where, **own), evidence.values(metric, **where, loss="ce")
             row.append("" if arm.loss in ("ce", "none") else change(paired_difference(*both)))
         rows.append([*row, str(len(evidence.values("a_mean", **where, **own)))])
-    names = ["Method", *(["Engine"] if several else []), "Loss", *SHOWN.values()]
-    return table([*names, "A_Tail change", "A_Mean change", "Seeds"], rows)
+    names = ["Method", *(["Engine"] if several else []), "Loss", *(SHOWN[metric] for metric in levels)]
+    return table([*names, *(f"{SHOWN[metric]} change" for metric in changes), "Seeds"], rows)
 
 
 def other_pictures(pictures: dict[str, str]) -> list[str]:
@@ -142,7 +151,8 @@ def repeat(evidence: Evidence) -> list[str]:
     trials = evidence.table("trials")
     if trials is not None:
         parts.append(
-            "Settings are those of LAMDA-PILOT that `configs/methods` has, but for what `results/studies.yaml` names. "
+            "Settings are those of LAMDA-PILOT that `configs/methods` has (on the demo those that it has for the demo, "
+            "[demo.md](demo.md)), but for what `results/studies.yaml` names. "
             "For a method that does not learn with them another learning rate would be chosen, by the training loss of "
             "CE on a seed that is not reported. All that was tried (mean training loss of the last epoch of the first "
             "two tasks):"

@@ -1,6 +1,7 @@
 """Sections of docs/results.md on one question each; every one is there only if its runs are."""
 
 from results_evidence import SHOWN, Evidence, change, direction, directions, mean, shared, table
+from results_studies import setting_of
 
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
@@ -13,6 +14,7 @@ SUPERVISED = {
     "supervised_10_balanced": ("10", "balanced"),
     "supervised_10_long_tailed": ("10", "long-tailed"),
 }
+BALANCED = [study for study, (_, kind) in SUPERVISED.items() if kind == "balanced"]
 PAPER_LOSS = {  # the paper's table of the loss alone, CE and TAL in µs, by batch size and number of classes
     (32, 5): (108.9, 427.7), (32, 20): (107.8, 428.7), (32, 100): (107.7, 427.7), (32, 500): (108.1, 430.3),
     (64, 5): (108.3, 429.0), (64, 20): (108.6, 428.5), (64, 100): (107.6, 431.3), (64, 500): (108.1, 430.4),
@@ -38,8 +40,8 @@ def demo_losses(evidence: Evidence) -> list[str]:
     return [
         "## The demo: the losses side by side",
         "Change against CE in points, pooled over the methods as above, best A_Mean first (50 characters, a tiny ViT, "
-        "the settings of [demo.md](demo.md)). Logit adjustment with its usual τ = 1 is balanced softmax under another "
-        "name ([losses.md](losses.md)), so their predictions are the same.",
+        "`fidelity=pilot`, the settings of [demo.md](demo.md)). Logit adjustment with its usual τ = 1 is balanced "
+        "softmax under another name ([losses.md](losses.md)), so their predictions are the same.",
         table(names, [row for _, row in sorted(rows, key=lambda pair: -pair[0])]),
     ]
 
@@ -87,16 +89,19 @@ def supervised(evidence: Evidence) -> list[str]:
             for loss in ("tal", "tal_auto"):
                 difference = evidence.difference("a_mean", loss, **where)
                 row += [mean(evidence.pair("a_mean", loss, **where)[0]), change(difference)]
-                if kind == "balanced":
+                if study in BALANCED:
                     balanced[f"{LOSSES[loss].title} on {classes} classes"] = difference
             rows.append([*row, str(len(ce))])
     if not rows:
         return []
+    facts = evidence.studies[next(study for study in SUPERVISED if study in evidence.studies)]
+    size, batch = setting_of(facts, "img_size"), setting_of(facts, "batch_size")
     names = [f"{LOSSES[loss].title}{part}" for loss in ("tal", "tal_auto") for part in ("", " change")]
     return [
         "## Supervised learning",
         "All classes in one task (`tasks=1`), shuffled: the paper's question whether TAL harms where nothing is out of "
-        f"balance, and whether it helps where only the classes' sizes are. A_Mean in percent. {of_balanced(balanced)}",
+        f"balance, and whether it helps where only the classes' sizes are. Pets, {size} pixels, batches of {batch}; "
+        f"A_Mean in percent. {of_balanced(balanced)}",
         table(["Classes", "Set", "Method", "CE", *names, "Seeds"], rows),
     ]
 
@@ -131,12 +136,17 @@ def costs(evidence: Evidence) -> list[str]:
         ]
     if whole is not None:
         rows = [
-            [LEARNERS[run.method].title, str(run.rounds), f"{run.percent:+.2f} % (± {run.error:.2f})".replace("-", "−")]
+            [
+                LEARNERS[run.method].title,
+                str(run.epochs),
+                str(run.rounds),
+                f"{run.percent:+.2f} % (± {run.error:.2f})".replace("-", "−"),
+            ]
             for run in whole.itertuples()
         ]
         parts += [
-            "Whole runs on the demo, CE and TAL taking turns batch by batch, with the standard error of the mean (the "
-            f"paper's whole trainings on CIFAR-100: {PAPER_RUNS}):",
-            table(["Method", "Rounds", "TAL against CE"], rows),
+            "Whole runs on the demo, evaluation included, CE and TAL taking turns batch by batch, with the standard "
+            f"error of the mean (the paper's whole trainings on CIFAR-100: {PAPER_RUNS}):",
+            table(["Method", "Epochs a task", "Rounds", "TAL against CE"], rows),
         ]
     return ["## What TAL costs", *parts] if parts else []

@@ -29,6 +29,12 @@ def study_commands(study: dict[str, Any], name: str, places: dict[str, str]) -> 
     return [[word.format(**places) for word in words] for words in made]
 
 
+def setting_of(study: dict[str, Any], key: str) -> str | None:
+    """What all runs of a study have for a setting, if the study says."""
+    given = dict(word.split("=", 1) for word in study["settings"].split())
+    return given.get(key)
+
+
 def planned_runs(study: dict[str, Any], name: str) -> int:
     """How many runs the commands of a study make."""
     commands = study_commands(study, name, {place: place for place in (*PLACES, "few")})

@@ -152,7 +152,20 @@ def test_a_trial_is_told_by_its_training_losses(runs):
     told = results.trial_of(run)
     assert (told["loss_1"], told["loss_2"]) == tuple(pytest.approx(loss, abs=1e-3) for loss in losses)
     assert (told["method"], told["seed"], told["classes"]) == ("lae", 1993, 3)
-    assert told["settings"] == "batch_size=4"
+    assert told["settings"] == "tuned_epoch=2 batch_size=4"
+
+
+def test_what_was_tried_before_stays(tmp_path):
+    one = {"method": "lae", "dataset": "CUB-LT", "settings": "", "seed": 1990, "loss_1": 2.0}
+    other = {**one, "settings": "init_lr=0.1", "loss_1": 1.0}
+    results.add_trials(tmp_path / "trials.csv", [one])
+    results.add_trials(tmp_path / "trials.csv", [other])
+    results.add_trials(tmp_path / "trials.csv", [{**other, "loss_1": 0.5}])  # the same again
+    with (tmp_path / "trials.csv").open(encoding="utf-8", newline="") as file:
+        assert [(row["settings"], row["loss_1"]) for row in csv.DictReader(file)] == [
+            ("", "2.0"),
+            ("init_lr=0.1", "0.5"),
+        ]
 
 
 def test_a_trial_needs_two_tasks(runs, monkeypatch):

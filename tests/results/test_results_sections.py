@@ -12,7 +12,7 @@ T_2 = 4.302653  # Student's 97.5 % quantile with two degrees of freedom
 HALF = T_2 * 3 / 3**0.5  # of an interval around three differences with a deviation of 3, such as 2, 5 and 8
 COSTS = {
     "cost_of_loss": [{"batch": 32, "classes": 20, "ce": 34.0, "tal": 153.0}],
-    "cost_of_runs": [{"method": "lae", "rounds": 8, "percent": -0.31, "error": 0.65}],
+    "cost_of_runs": [{"method": "lae", "epochs": 20, "rounds": 8, "percent": -0.31, "error": 0.65}],
 }
 
 
@@ -91,7 +91,7 @@ def test_costs_stand_beside_the_papers(tmp_path):
     rows = arm("cub", "ce", (40, 50, 60)) + arm("cub", "tal", (45, 52, 68))
     page = page_of(tmp_path, rows, **COSTS)
     assert "| 32 × 20 | 34 | 153 | 4.5 | 108 | 429 | 4.0 |" in page
-    assert "| LAE | 8 | −0.31 % (± 0.65) |" in page
+    assert "| LAE | 20 | 8 | −0.31 % (± 0.65) |" in page
     assert "The loss alone" not in page_of(tmp_path / "one", rows, cost_of_runs=COSTS["cost_of_runs"])
 
 
@@ -114,6 +114,12 @@ def test_costs_are_measured_into_tables_that_the_page_reads(tmp_path, monkeypatc
         ("l2p", "demo_lt", 2),
         ("lae", "demo_lt", 2),
     ]
-    assert found["cost_of_runs"][0] == {"method": "l2p", "rounds": "2", "percent": "2.0", "error": "1.0"}
+    assert found["cost_of_runs"][0] == {
+        "method": "l2p",
+        "epochs": "20",
+        "rounds": "2",
+        "percent": "2.0",
+        "error": "1.0",
+    }
     rows = arm("cub", "ce", (40, 50, 60)) + arm("cub", "tal", (45, 52, 68))
-    assert "| L2P | 2 | +2.00 % (± 1.00) |" in page_of(tmp_path / "page", rows, **found)
+    assert "| L2P | 20 | 2 | +2.00 % (± 1.00) |" in page_of(tmp_path / "page", rows, **found)
