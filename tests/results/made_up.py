@@ -7,7 +7,7 @@ import numpy as np
 
 SEEDS = (1993, 1994, 1995)
 STUDIES = """
-cub: {title: CUB-LT (4 classes), settings: "", data: cub_lt, runs: [lae]}
+cub: {title: CUB-LT (4 classes), settings: "epochs=20 weights={weights} threads=1", data: cub_lt, runs: [lae]}
 flowers: {title: Flowers-LT (4 classes), settings: "", data: folder_lt, runs: [lae]}
 pets: {title: Pets-LT (4 classes), settings: "", data: folder_lt, runs: [lae]}
 demo: {title: Demo (4 classes), settings: "", data: demo_lt, runs: [lae]}

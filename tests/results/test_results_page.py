@@ -161,6 +161,29 @@ def test_calibration_is_told_with_the_steps_it_had(tmp_path):
     assert "| LAE | 20 | 0.20 to 0.30 | – |\n| MOS | 40 | – | 1.40 to 1.40 |\n\n" in page
 
 
+def test_a_batch_that_holds_a_whole_task_leaves_nothing_temporal(tmp_path):
+    rows = [run("cub", "lae", "tal", seed, tail=0.4, mean=0.5, weight=0.2, steps=20.0) for seed in SEEDS]
+    rows += [run("cub", "mos", "tal", seed, tail=0.4, mean=0.5, weight=0.2, steps=40.0) for seed in SEEDS]
+    rows += [run("pets", "l2p", "tal", seed, tail=0.4, mean=0.5, weight=0.2, steps=5.0) for seed in SEEDS]
+    page = page_of(tmp_path, rows)  # with 20 epochs of CUB; how many the pets have is not said
+    assert " With LAE one batch holds all images of a task, with few exceptions: " in page
+    assert "nothing temporal" not in page_of(tmp_path / "mos", rows[3:6])
+
+
+def test_every_study_names_its_fidelity_and_settings(tmp_path):
+    rows = arms("cub", "lae", ce=(40, 50, 60))
+    rows += [{**line, "fidelity": "pilot"} for line in arms("demo", "lae", ce=(1, 2, 3))]
+    page = page_of(tmp_path, rows)
+    assert "### CUB-LT (4 classes)\n\nFidelity `fixed`; `epochs=20 threads=1`.\n\n|" in page
+    assert "### Demo (4 classes)\n\nFidelity `pilot`.\n\n|" in page
+
+
+def test_where_no_class_is_rare_there_is_no_tail(tmp_path):
+    rows = arms("supervised_5_balanced", "lae", ce=(40, 50, 60), tal=(45, 52, 68))
+    table = page_of(tmp_path, rows).split("### Five")[1].split("\n\n")[2]
+    assert table.splitlines()[0] == "| Method | Loss | A_Mean | A_Mean change | Seeds |"
+
+
 def test_an_unwelcome_change_is_told_as_plainly(tmp_path):
     rows = [line for m in ("l2p", "lae", "mos") for line in arms("cub", m, ce=(40, 50, 60), tal=(38, 48, 58))]
     rows += arms("pets", "lae", ce=(40, 50, 60), tal=(37, 47, 57))

@@ -114,12 +114,7 @@ def test_costs_are_measured_into_tables_that_the_page_reads(tmp_path, monkeypatc
         ("l2p", "demo_lt", 2),
         ("lae", "demo_lt", 2),
     ]
-    assert found["cost_of_runs"][0] == {
-        "method": "l2p",
-        "epochs": "20",
-        "rounds": "2",
-        "percent": "2.0",
-        "error": "1.0",
-    }
+    measured = {"method": "l2p", "epochs": "12", "rounds": "2", "percent": "2.0", "error": "1.0"}
+    assert found["cost_of_runs"][0] == measured  # as many epochs as the demo has
     rows = arm("cub", "ce", (40, 50, 60)) + arm("cub", "tal", (45, 52, 68))
-    assert "| L2P | 20 | 2 | +2.00 % (± 1.00) |" in page_of(tmp_path / "page", rows, **found)
+    assert "| L2P | 12 | 2 | +2.00 % (± 1.00) |" in page_of(tmp_path / "page", rows, **found)
