@@ -74,11 +74,15 @@ def raw_pixels_note(statistics: Statistics | None, name: str, weights: str, fide
 
 def given_statistics(choice: str) -> Statistics:
     """The numbers of `MEAN/STD`, each one or three."""
-    mean, std = (tuple(float(part) for part in side.strip("[]").split(",")) for side in choice.split("/"))
-    if not (all(0 <= value <= 1 for value in mean) and all(0.001 <= value <= 1000 for value in std)):
+    try:
+        mean, std = (tuple(float(part) for part in side.strip("[]").split(",")) for side in choice.split("/"))
+        fits = {len(mean), len(std)} <= {1, 3}
+    except ValueError:  # of a record that was not written here; settings are checked before
+        fits = False
+    if not (fits and all(0 <= value <= 1 for value in mean) and all(0.001 <= value <= 1000 for value in std)):
         raise UserError(
-            "normalize takes pixels from 0 to 1: a mean from 0 to 1 and a deviation from 0.001 to 1000, "
-            f"got {choice[:60]}"
+            "normalize takes pixels from 0 to 1: a mean from 0 to 1 and a deviation from 0.001 to 1000, each one "
+            f"number or three, got {choice[:60]}"
         )
     return mean * (3 // len(mean)), std * (3 // len(std))
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from data_lt.errors import UserError
 from pilot_tal.backbone.load import pixel_statistics, raw_pixels_note
 
 PILOTS = "vit_base_patch16_224.augreg_in21k_ft_in1k"
@@ -27,6 +28,15 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 )
 def test_what_each_vit_gets(choice, name, fidelity, wanted):
     assert pixel_statistics(choice, name, fidelity) == wanted
+
+
+@pytest.mark.parametrize(
+    "choice", ["nonsense", "0.5/", "a/b", "0.5,0.5/0.5", "0.5/0.5/0.5", "2/0.5", "0.5/0", "nan/0.5"]
+)
+def test_what_is_no_mean_and_deviation_is_one_sentence(choice):
+    """Records come from outside, too: those of exported models."""
+    with pytest.raises(UserError, match="a mean from 0 to 1 and a deviation from 0.001 to 1000, each one number or"):
+        pixel_statistics(choice, "vit_tiny_patch16_224", "fixed")
 
 
 def test_raw_pixels_are_told_where_the_weights_expect_others():
