@@ -35,7 +35,7 @@ def test_what_each_vit_gets(choice, name, fidelity, wanted):
 )
 def test_what_is_no_mean_and_deviation_is_one_sentence(choice):
     """Records come from outside, too: those of exported models."""
-    with pytest.raises(UserError, match="a mean from 0 to 1 and a deviation from 0.001 to 1000, each one number or"):
+    with pytest.raises(UserError, match=r"a mean from 0 to 1 and a deviation from 0\.001 to 1000, each one number or"):
         pixel_statistics(choice, "vit_tiny_patch16_224", "fixed")
 
 
