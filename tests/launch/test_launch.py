@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from helpers.cli import ROOT, command, process
 from helpers.images import make_images
 from helpers.tiny import result_files, settings
@@ -20,7 +19,6 @@ from pilot_tal.engine import launch as launching
 from pilot_tal.engine import launch_workers
 from pilot_tal.engine.launch_cells import Cells, labels, plan_of, run_arguments
 from pilot_tal.engine.shared import cores
-from pilot_tal.plan.config import Machine
 from pilot_tal.plan.make import make_plan
 from pilot_tal.record.lease import leased
 from pilot_tal.record.run_dir import find_runs, load_run
@@ -255,70 +253,6 @@ def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
     assert status == 2 and "error: cannot write" in printed and len(printed.splitlines()) == 1
 
 
-class TestGpus:
-    """Which GPU a cell gets, on machines that are not here."""
-
-    @pytest.fixture(autouse=True)
-    def _four(self, monkeypatch):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-    def test_all_or_those_asked_for(self, monkeypatch):
-        assert launching.find_gpus(Machine()) == ["0", "1", "2", "3"]
-        assert launching.find_gpus(Machine(gpus=(3, 1))) == ["3", "1"]
-        assert launching.find_gpus(Machine(device="cuda:2")) == ["2"]
-        assert launching.find_gpus(Machine(device="cpu")) == []
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-        assert launching.find_gpus(Machine(gpus=(1,))) == ["GPU-b"]
-        with pytest.raises(ValueError, match="there is no GPU 2; this machine has 2"):
-            launching.find_gpus(Machine(gpus=(0, 2)))
-
-    def test_runs_at_a_time_share_the_cores_that_load_images(self, images, tmp_path, monkeypatch):
-        monkeypatch.setattr(launching, "cores", lambda: 16)
-
-        def loaders(*items: str) -> int | None:
-            device = [] if "device=cpu" in items else ["device=auto"]
-            plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, *items, *device))
-            return launching.find_loaders(plan, launching.find_gpus(plan.machine))
-
-        assert loaders("losses=ce", "seeds=1") == 8  # alone, as many as help
-        assert loaders() == 4 and loaders("gpus=1") == 8 and loaders("jobs=3") == 5  # six runs on four GPUs
-        assert loaders("gpus=0,1", "jobs_per_gpu=3") == 2 and loaders("workers=7") == 7 and loaders("workers=0") == 0
-        assert loaders("device=cpu") is None
-        monkeypatch.setattr(launching, "cores", lambda: 2)
-        assert loaders() == 1
-
-    def test_every_run_of_a_plan_gets_them(self, images, tmp_path, monkeypatch):
-        seen = []
-
-        class Spy:
-            def __init__(self, cells, places, *_):
-                self.cells, self.places = cells, places
-
-            def work(self, todo):
-                seen.extend(self.cells.run(cell.config).shared.workers for cell in todo)
-                return []
-
-        monkeypatch.setattr(launching, "cores", lambda: 16)
-        monkeypatch.setattr(launching, "Workers", Spy)
-        monkeypatch.setattr("pilot_tal.engine.run.find_eval_batch", lambda *_: 1)
-        launching.launch(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto")))
-        assert seen == [4] * 6
-
-    def test_places(self, images, tmp_path):
-        def places(*items: str) -> list:
-            plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto", *items))
-            cells = Cells(plan)
-            return launching.find_places(cells, cells.all(), launching.find_gpus(plan.machine))
-
-        assert places() == ["0", "1", "2", "3"]
-        assert places("gpus=1,2", "jobs_per_gpu=2") == ["1", "2", "1", "2"]
-        assert places("jobs=2") == ["0", "1"]
-        assert places("gpus=0,1", "jobs_per_gpu=4") == ["0", "1"] * 3
-        assert launching.find_threads(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto"))) is None
-
-
 def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypatch):
     def plan(*items: str):
         return make_plan("l2p", "folder_lt", settings(images, tmp_path, *items))
@@ -378,23 +312,6 @@ def test_cells_are_measured_by_the_images_they_show(images, tmp_path, monkeypatc
     launching.launch(make_plan("l2p,lae", "folder_lt", wanted))
     tasks, epochs = 2, 3
     assert seen == {"l2p": tasks * epochs * 16, "lae": tasks * epochs * 128}
-
-
-def test_a_cell_is_pinned_to_its_gpu(tmp_path):
-    """What the worker's process sees, without a GPU."""
-    seen = tmp_path / "seen"
-
-    def make_run():
-        seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
-        raise ValueError
-
-    context = launch_workers.multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    arguments = (make_run, send, "GPU-7", 1, False, os.getpid(), tmp_path / "log.txt")
-    worker = context.Process(target=launch_workers._work, args=arguments)
-    worker.start()
-    worker.join()
-    assert seen.read_text() == "GPU-7" and receive.recv() == ("failed", "ValueError")
 
 
 def test_run_arguments_repeat_a_plan_of_every_method(images, tmp_path):
