@@ -192,7 +192,7 @@ def trial_of(run: StoredRun) -> dict:
     return {
         "method": run.record.method.name,
         "dataset": run.record.data.title,
-        "settings": " ".join(f"{key}={value}" for key, value in changed.items()),
+        "settings": " ".join(f"{key}={value}" for key, value in sorted(changed.items())),
         "seed": run.record.seed,
         "classes": run.record.stream.task_sizes[0],
         "loss_1": round(losses[0], 3),

@@ -34,8 +34,7 @@ Dataset = Annotated[
 ]
 DataRoot = Annotated[str, typer.Option(envvar="PILOT_TAL_DATA", help="Where the images of our sets are.")]
 Seed = Annotated[
-    list[int] | None,
-    typer.Option(min=0, max=2**32 - 1, help="Seed; give it again for more.", show_default="the config's seeds"),
+    list[int] | None, typer.Option(help="Seed; give it again for more.", show_default="the config's seeds")
 ]
 Output = Annotated[str, typer.Option("--output", "-o", help="Where the run directories go.")]
 Device = Annotated[

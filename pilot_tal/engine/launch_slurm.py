@@ -151,18 +151,25 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
         cells.run(cell.config)  # what is wrong with it is said before anything is submitted
     check_output(output)
     ids: list[str] = []
-    for accepted in _submit(output, config.parameters(), jobs):
-        ids += accepted  # noted at once: a later array may be refused
-        given = {cell.path.name: ids[place // size] for place, cell in enumerate(todo[: size * len(ids)])}
-        note_plan(output, (cell.path.name for cell in every), given)
+    try:
+        for accepted in _submit(output, config.parameters(), jobs):
+            ids += accepted  # noted at once: a later array may be refused
+            given = {cell.path.name: ids[place // size] for place, cell in enumerate(todo[: size * len(ids)])}
+            note_plan(output, (cell.path.name for cell in every), given)
+    except UserError as error:
+        if not ids:
+            raise
+        raise UserError(
+            f"{error}; {len(ids)} of {len(jobs)} jobs were accepted before and stay (scancel {_arrays(ids)}), and the "
+            "same command later submits the rest and the report"
+        ) from error
     typer.echo(f"submitted {len(todo)} of {len(every)} runs in {len(jobs)} jobs")
-    arrays = sorted({job.partition("_")[0] for job in ids})
     with _told("the report"):
         last = functools.partial(write_report, [str(cell.path) for cell in every], str(report))
         for accepted in _submit(output, _last_parameters(output, config, every, ids), [last]):
-            arrays += accepted
+            ids += accepted
     typer.echo(f"look:   {command_line('status', str(output), '--watch')}")
-    typer.echo(f"cancel: scancel {' '.join(arrays)}")
+    typer.echo(f"cancel: scancel {_arrays(ids)}")
     typer.echo(f"logs:   {output / FOLDER}; the report will be {report / 'index.html'}")
 
 
@@ -170,9 +177,13 @@ def _last_parameters(output: Path, config: SlurmConfig, cells: Sequence[Cell], n
     """Of the job that waits for the new jobs, and for those of these cells that were submitted before."""
     alive, jobs = queued_jobs() or {}, planned(output)
     waits = {*new, *(jobs[cell.path.name] for cell in cells if jobs.get(cell.path.name) in alive)}
-    arrays = sorted({job.partition("_")[0] for job in waits})
     parameters = replace(config, gpus=None, cpus=1, time="60").parameters()
-    return {**parameters, "dependency": f"afterany:{':'.join(arrays)}"}
+    return {**parameters, "dependency": f"afterany:{_arrays(waits, ':')}"}
+
+
+def _arrays(jobs: Iterable[str], between: str = " ") -> str:
+    """The arrays that jobs belong to."""
+    return between.join(sorted({job.partition("_")[0] for job in jobs}))
 
 
 @contextlib.contextmanager
@@ -219,7 +230,8 @@ def _on_a_node(machine: Machine, config: SlurmConfig) -> Machine:
 
 def _device_on_a_node(machine: Machine, config: SlurmConfig) -> torch.device:
     """What a job will find; the machine that submits it may have no GPU."""
-    return torch.device(("cuda" if config.gpus else "cpu") if machine.device == AUTO else machine.device)
+    gpus = int((config.gpus or "0").rpartition(":")[2])
+    return torch.device(("cuda" if gpus else "cpu") if machine.device == AUTO else machine.device)
 
 
 def _script(output: Path, config: SlurmConfig, jobs: int) -> str:

@@ -25,6 +25,7 @@ from pilot_tal.record.lease import Lease, leased
 from pilot_tal.record.run_dir import (
     LOG,
     RECORD,
+    damaged,
     failure_kept,
     is_finished,
     load_run,
@@ -98,6 +99,9 @@ class Run:
         folder = self.path / "checkpoint"
         checkpoint = load_checkpoint(folder)
         done = 0 if checkpoint is None else checkpoint.tasks_done
+        told = tasks_done(self.path)
+        if told > done + 1:  # the result is never more than one task ahead
+            raise damaged(folder, f"it knows of {done} finished tasks, the result of {told}: put back what is missing")
         predictions = load_run(self.path, done).predictions if done else []
         torch.manual_seed(derive_seed("build", self.config.seed))
         learner = self.build()
@@ -107,7 +111,7 @@ class Run:
         left = sum(self.steps(task) for task in self.tasks[done:])
         progress = Progress(line, self.path / LOG, left, lease)
         self._write_record(progress)
-        if tasks_done(self.path) > done:  # stopped before its checkpoint; the files of that task will change
+        if told > done:  # stopped before its checkpoint; the files of that task will change
             write_result(self.path, self.record, predictions, finished=False)
         follower = Follower(self.machine.log, self.path, progress.say)
         if done:
@@ -207,7 +211,7 @@ class Run:
         _refuse_divergence(task.index, steps, learner)
         progress.doing(f"{place}, statistics")
         statistics = self._batches(self.train, task.first, task.stop, self.test_transform)
-        with tensor_cores(device, precision):  # as the test images' features are computed
+        with tensor_cores(device, precision):  # fp32 has no TF32, here as in evaluation
             learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
         progress.doing(f"{place}, evaluation")
         tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)

@@ -98,7 +98,7 @@ def _use(about: AboutModel) -> list[str]:
     if plugged:
         where = (
             f"The method {_code(about.record.method.name)} is not of pilot-tal itself: FILE is the module that "
-            f"registers it; in Python, import that first. {where}"
+            f"registers it, in Python import it first; neither is needed where it is installed as a package. {where}"
         )
     lines = [
         "## Use it",

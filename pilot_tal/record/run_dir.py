@@ -62,8 +62,7 @@ def write_result(path: Path, record: RunRecord, predictions: Predictions, finish
     metrics = summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order) if done else {}
     files = {}
     for task in range(done):
-        for kind in ("predictions", "steps", "states"):
-            name = _file(kind, task)
+        for name in task_files(task):
             if (path / name).is_file():
                 content = (path / name).read_bytes()
                 files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -130,8 +129,8 @@ def load_run(path: str | Path, done: int | None = None) -> StoredRun:
     files = result["files"]
     chosen = range(tasks if done is None else done)
     predictions = [_read_predictions(path, _file("predictions", t), files, int(seen[t])) for t in chosen]
-    for name in [_file(kind, t) for t in chosen for kind in ("steps", "states")]:  # what else it names is not ours
-        if name in files:
+    for name in [name for t in chosen for name in task_files(t)]:  # what else it names is not ours
+        if name in files and not name.startswith("predictions"):
             _verified(path, name, files)
     return StoredRun(path, record, predictions, result["finished"], result["metrics"], files)
 
@@ -207,6 +206,11 @@ def damaged(file: Path, reason: str) -> UserError:
     """The error for a file of a run whose content is broken: what is wrong with it, and the way out."""
     run = file.parent.parent if file.parent.name in _FOLDERS else file.parent
     return UserError(f"{file} is damaged ({reason}); remove {run} to start this run anew")
+
+
+def task_files(task: int) -> list[str]:
+    """What a run may have written of a task, below its directory."""
+    return [_file(kind, task) for kind in ("predictions", "steps", "states")]
 
 
 def _file(kind: str, task: int) -> str:

@@ -71,7 +71,13 @@ def run(job: Job) -> None:
     # A learner that trains nothing never asks for its loss.
     criterion = build_loss(job.loss, **job.record["loss"]["options"]) if learner.trains else build_loss("ce")
     environment = _environment(job, toolbox, learner, versions)
-    with leased(Path(job.run_dir)) as lease, Patches() as patches, _opened(repo), _working_in(job, repo):
+    with (
+        leased(Path(job.run_dir)) as lease,
+        failure_kept(Path(job.run_dir), lease),
+        Patches() as patches,
+        _opened(repo),
+        _working_in(job, repo),
+    ):
         writer = RunWriter(job, criterion, environment, lease)
         modules = {name: importlib.import_module(name) for name in _module_names(job, learner)}
         supervision = Supervision(criterion, learner, _epochs(job, learner, modules[learner.module]), writer.step)
@@ -79,9 +85,8 @@ def run(job: Job) -> None:
         for located in sites:
             fate = f"swapped for {job.loss}" if located.site.swap else "stays"
             logging.getLogger("pilot_tal").warning(f"{learner.file}:{located.first_line}: {fate}")
-        with failure_kept(Path(job.run_dir), lease):
-            _prepare(patches, modules, job, learner, supervision, writer)
-            modules["trainer"].train(_args(job))
+        _prepare(patches, modules, job, learner, supervision, writer)
+        modules["trainer"].train(_args(job))
 
 
 def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: LearnerSites,

@@ -115,7 +115,7 @@ def make_jobs(request: Request) -> list[Job]:
     chosen = [_loss(loss, options.get(loss, {})) for loss in losses or [NO_LOSS]]
     return [
         _job(shared, {**record, "loss": loss, "seed": seed}, request.output.resolve())
-        for seed in list(request.seeds) or _seeds(args)
+        for seed in _seeds(list(request.seeds) or args["seed"])
         for loss in chosen
     ]
 
@@ -309,9 +309,12 @@ def _devices(device: str | None) -> list[int | str] | None:
         raise UserError(f"device must be cpu or GPU numbers such as 0 or 0,1, got {device!r}") from error
 
 
-def _seeds(args: dict[str, Any]) -> list[int]:
-    seeds = args["seed"] if isinstance(args["seed"], list) else [args["seed"]]
-    return [int(seed) for seed in seeds]
+def _seeds(given: Any) -> list[int]:
+    seeds = given if isinstance(given, list) else [given]
+    for seed in seeds:
+        if type(seed) is not int or not 0 <= seed < 2**32:
+            raise UserError(f"a seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}")
+    return seeds
 
 
 def _notes(toolbox: Toolbox, learner: LearnerSites, request: Request, vit: dict[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """`python -m pilot_tal.watch tensorboard|wandb RUN…`: brings the log of runs up to date; nothing is logged twice."""
 
+import os
 import sys
 
 from data_lt.errors import UserError, unknown_name
@@ -21,7 +22,8 @@ def main(arguments: list[str]) -> int:
     else:
         from pilot_tal.watch.wandb import follow
     status = 0
-    for path in find_runs(given_path(path, "RUN").resolve() for path in paths):  # the name of `.` is the folder's
+    # The name of `.` is the folder's; a link keeps its own.
+    for path in find_runs(os.path.abspath(given_path(path, "RUN")) for path in paths):
         try:
             follow(load_run(path))
         except UserError as error:  # the others are logged all the same

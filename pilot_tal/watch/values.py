@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pilot_tal.metrics import summarize, tail_classes
-from pilot_tal.record.run_dir import StoredRun
+from pilot_tal.record.run_dir import StoredRun, task_files
 from pilot_tal.record.run_record import short_hash
 from pilot_tal.report.grouping import load_study
 from pilot_tal.report.plots import setting_plots
@@ -45,7 +45,7 @@ def task_values(run: StoredRun) -> Iterator[TaskValues]:
                 steps[task].setdefault(step, {}).update(values)
         metrics = summarize(run.predictions[: task + 1], stream.task_sizes, stream.train_counts, stream.class_order)
         after = {f"after task/{AFTER_TASK[key]}": metrics[key] for key in AFTER_TASK if metrics.get(key) is not None}
-        files = {name: seal for name, seal in run.files.items() if f"/task{task:02d}." in name}
+        files = {name: run.files[name] for name in task_files(task) if name in run.files}
         time = max((run.path / name).stat().st_mtime for name in files)
         yield TaskValues(task, dict(sorted(steps[task].items())), after, short_hash(files), time)
 

@@ -2,6 +2,7 @@
 
 import pytest
 from helpers.cli import ask, process
+from helpers.images import make_images
 
 from pilot_tal.cli import app
 
@@ -61,3 +62,11 @@ def test_errors_are_one_line_on_standard_error(arguments, sentence, tmp_path, mo
     (line,) = answer.err.splitlines()
     assert line.startswith("error: ") and sentence in line and len(line) < 400 and line.isprintable()
     assert not list(tmp_path.iterdir())
+
+
+def test_the_environment_names_the_images_for_every_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("PILOT_TAL_DATA", str(make_images(tmp_path / "images")))
+    sizes = ("--n-max", "6", "--n-min", "2", "--test-per-class", "2")
+    answer = ask("build", "folder_lt", "--out", tmp_path / "out", *sizes)
+    assert answer.status == 0 and list((tmp_path / "out").iterdir()), answer.err
+    assert "PILOT_TAL_DATA" in ask("upstream", "--help").out

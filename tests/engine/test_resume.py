@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -11,7 +12,7 @@ from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
 from pilot_tal.learners import FIDELITIES, LEARNERS, TrainedConfig
-from pilot_tal.record.run_dir import find_runs, load_run, write_log
+from pilot_tal.record.run_dir import find_runs, load_run, read_run_record, write_log, write_result
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +160,23 @@ def test_a_task_trained_again_with_other_numbers_may_be_broken_off_too(images, t
     status, printed = command(*again)
     assert status == 0 and "resumed after task 1 of 3" in printed.replace("\n", " "), printed
     assert load_run(run).finished
+
+
+def test_a_lost_checkpoint_is_said_and_the_result_kept(images, tmp_path, monkeypatch):
+    """It may lie elsewhere; without it the run would begin anew without a word."""
+    wanted = settings(images, tmp_path, "loss=tal", "tasks=3")
+    again = ("run", "l2p", "folder_lt", *wanted, "--quick")
+    assert command(*again)[0] == 0
+    (run,) = find_runs([tmp_path])
+    write_result(run, read_run_record(run), load_run(run).predictions[:2], finished=False)
+    moved = (run / "checkpoint").rename(tmp_path / "moved")
+    before = (run / "result.json").read_bytes()
+    status, printed = command(*again)
+    said = " ".join(printed.split())
+    assert status == 2 and "it knows of 0 finished tasks, the result of 2: put back what is missing" in said, printed
+    assert (run / "result.json").read_bytes() == before
+    shutil.rmtree(run / "checkpoint", ignore_errors=True)
+    moved.rename(run / "checkpoint")
 
 
 def test_another_number_of_threads_is_said(images, tmp_path, monkeypatch):

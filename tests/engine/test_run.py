@@ -49,7 +49,7 @@ def test_every_method_and_fidelity_gives_complete_results(method, fidelity, imag
             assert bool(run.state_log()) == (run.record.loss.name == "tal")
 
 
-def test_statistics_are_computed_in_the_arithmetic_of_the_test_images(images, tmp_path, monkeypatch):
+def test_statistics_have_no_tf32_where_evaluation_has_none(images, tmp_path, monkeypatch):
     """On a GPU, prototypes in TF32 would be compared with features in fp32."""
     inside, seen = [], []
 

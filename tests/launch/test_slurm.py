@@ -96,6 +96,7 @@ def test_dry_run_prints_the_script(images, tmp_path):
         (["device=cuda"], ["gpus=nvidia_a100-pcie-40gb:1"], ""),
         (["device=cuda:0", "precision=tf32"], ["gpus=1g.5gb:1"], ""),
         (["precision=fp16", "device=auto"], [], "precision=fp16 needs a CUDA device, and this run is on cpu"),
+        (["precision=fp16", "device=auto"], ["gpus=0"], "precision=fp16 needs a CUDA device, and this run is on cpu"),
     ],
 )
 def test_runs_are_checked_for_the_node_and_not_for_the_machine_that_submits_them(
@@ -119,7 +120,8 @@ def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp
     monkeypatch.setattr(launch_slurm, "_submit", two_of_six)
     given = settings(images, tmp_path / "runs")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
-    assert status == 2 and "SLURM refuses: too many jobs" in printed
+    said = " ".join(printed.split())
+    assert status == 2 and "SLURM refuses: too many jobs; 2 of 6 jobs were accepted before and stay (scancel 7)" in said
     noted = planned(tmp_path / "runs")
     assert len(noted) == 6 and sorted(filter(None, noted.values())) == ["7_0", "7_1"]
 

@@ -152,7 +152,7 @@ def test_a_trial_is_told_by_its_training_losses(runs):
     told = results.trial_of(run)
     assert (told["loss_1"], told["loss_2"]) == tuple(pytest.approx(loss, abs=1e-3) for loss in losses)
     assert (told["method"], told["seed"], told["classes"]) == ("lae", 1993, 3)
-    assert told["settings"] == "tuned_epoch=2 batch_size=4"
+    assert told["settings"] == "batch_size=4 tuned_epoch=2"
 
 
 def test_what_was_tried_before_stays(tmp_path):

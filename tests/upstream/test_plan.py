@@ -77,6 +77,7 @@ WRONG = {
     "loss value": ({}, ("tal.lam=2",), r"tal\.lam must be a number above 0 below 1"),
     "setting": ({}, ("tuned_epochs=3",), "did you mean 'tuned_epoch'"),
     "text for a number": ({}, ("tuned_epoch=x",), "tuned_epoch must be a number, got 'x'"),
+    "seed": ({"seeds": (-1,)}, (), "a seed must be a whole number from 0 to 4294967295, got -1"),
     "section": ({}, ("ce.x=3",), r"unknown section in 'ce\.x'"),
     "no value": ({}, ("tuned_epoch",), "settings are written key=value, got 'tuned_epoch'"),
     "own option": ({}, ("seed=3",), "seed has an option of its own"),
