@@ -152,7 +152,7 @@ def features_figure(table: pd.DataFrame) -> tuple[Figure, str]:
     first = table.iloc[0]
     caption = (
         f"Features of the test images of the last task's {len(sizes)} classes in two dimensions (UMAP, each loss for "
-        f"itself; {LEARNERS[first['method']].title} on {first['dataset']}, seed {first['seed']}). Distances between "
+        f"itself, {LEARNERS[first['method']].title} on {first['dataset']}, seed {first['seed']}). Distances between "
         "groups and their sizes mean little; what can be seen is which classes run into one another."
     )
     return shown, caption

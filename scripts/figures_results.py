@@ -129,8 +129,9 @@ def over_classes(evidence: Evidence) -> Drawn | None:
     table = plain(table)
     run = ["study", "method", "seed"]
     table = table[table["loss"].isin(BOTH)]
-    paired = table.groupby(run)["loss"].transform("nunique") == len(BOTH)
-    table = table[paired]
+    table = table[table.groupby(run)["loss"].transform("nunique") == len(BOTH)]
+    predicted = table.groupby([*run, "label"])["precision"].transform("count") == len(BOTH)
+    table["precision"] = table["precision"].where(predicted)  # of one loss alone it would compare unlike classes
     studies = [study for study in evidence.studies if study in set(table["study"])]
     if not studies:
         return None
@@ -155,8 +156,8 @@ def over_classes(evidence: Evidence) -> Drawn | None:
     legend(shown, panels[0])
     caption = (
         "Recall and precision of each class after the last task against its training images, mean over methods and "
-        f"seeds; lines average {NEIGHBOURS} classes of similar size. A class that a run never predicts has no "
-        "precision there and is left out of it."
+        f"seeds; lines average {NEIGHBOURS} classes of similar size. A class that is never predicted has no precision; "
+        "precision is of the runs in which both losses predicted the class."
     )
     return shown, caption
 

@@ -43,7 +43,7 @@ SORTED = {  # the tables, and what their rows are sorted by
     "states": (*KEY, "task", "step", "label"),
 }
 BY_CLASS = ("cub", "flowers", "pets")  # studies whose classes are kept one by one
-STATES_OF = ("cub", "lae", "tal", "", "native", 1993)  # the one run whose Q and α·w are kept, by its KEY
+STATES_OF = ("batches", "lae", "tal", "", "native", 1993)  # the one run whose Q and α·w are kept, by its KEY
 STATES_A_TASK = 24
 
 

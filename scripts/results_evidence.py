@@ -12,11 +12,12 @@ from results_studies import read_studies
 from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.metrics import Difference, mean_interval, paired_difference, spread
-from pilot_tal.report.display import points
+from pilot_tal.report.display import end, points
 
 PHOTOS = ("cub", "flowers", "pets")
 SHOWN = {"a_tail": "A_Tail", "a_mean": "A_Mean", "a_head": "A_Head"}
 BASELINES = {"simplecil": "none", "ranpac": "ce", "ease": "ce"}  # what compares with class prototypes, with its loss
+TRAINED = tuple(method for method in LEARNERS if method not in BASELINES)
 TIE = 1e-3  # points: above the rounding of results/*.csv, below one test image
 ARM = ("study", "method", "loss", "options", "engine")
 WORDS = (
@@ -31,6 +32,8 @@ WORDS = (
     "Classes",
     "Set",
     "Batch × classes",
+    "Study",
+    "Command",
 )
 TEXTS = (*ARM, "fidelity", "commit", "run", "settings", "dataset", "name", "class")
 
@@ -50,8 +53,8 @@ class Evidence:
         return read(path) if path.is_file() else None
 
     def short_title(self, study: str) -> str:
-        """A study's title without what it says in brackets."""
-        return self.studies[study]["title"].partition(" (")[0]
+        """A study's title as tables and pictures have room for it: `CUB-LT (40)`."""
+        return self.studies[study]["title"].replace(" classes)", ")")
 
     def values(self, metric: str, **where: str) -> dict[int, float]:
         """A metric of the runs of an arm in percent, by seed; empty if there are none."""
@@ -67,30 +70,46 @@ class Evidence:
         """A loss minus CE, or minus another, paired by seed, in points."""
         return paired_difference(*self.pair(metric, loss, base, **where))
 
-    def cells(self, loss: str, names: Iterable[str] = PHOTOS, base: str = "ce") -> list[tuple[str, str]]:
+    def cells(
+        self, loss: str, names: Iterable[str] = PHOTOS, base: str = "ce", methods: Sequence[str] = TRAINED
+    ) -> list[tuple[str, str]]:
         """Study and method of all comparisons of a loss with CE, or with another."""
-        found = [(s, m) for s in names for m in LEARNERS if m not in BASELINES]
+        found = [(s, m) for s in names for m in methods]
         return [(s, m) for s, m in found if self.difference("a_tail", loss, base, study=s, method=m)]
 
     def pooled(
-        self, metric: str, loss: str, names: Iterable[str] = PHOTOS, base: str = "ce"
+        self,
+        metric: str,
+        loss: str,
+        names: Iterable[str] = PHOTOS,
+        base: str = "ce",
+        methods: Sequence[str] = TRAINED,
     ) -> tuple[Difference | None, list[float]]:
-        """The mean over cells of their means over seeds, with its interval; and those means.
+        """A loss minus CE, or minus another, pooled over cells; and the means of the cells."""
+        cells = self.cells(loss, names, base, methods)
+        return pool([minus(*self.pair(metric, loss, base, study=s, method=m)) for s, m in cells])
 
-        The interval is the wider of two of Student's: over the cells, and over the seeds that all cells have.
-        """
-        pairs = [self.pair(metric, loss, base, study=s, method=m) for s, m in self.cells(loss, names, base)]
-        cells = [{seed: ours[seed] - theirs[seed] for seed in ours} for ours, theirs in pairs]
-        if not cells:
-            return None, []
-        means = [average(cell) for cell in cells]
-        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
-        by_seed = [sum(cell[seed] for cell in cells) / len(cells) for seed in seeds]
-        found = [mean_interval(values) for values in (means, by_seed) if values]
-        halves = [interval.high - interval.mean for interval in found if interval.high is not None]
-        centre = found[0].mean
-        low, high = (centre - max(halves), centre + max(halves)) if halves else (None, None)
-        return Difference(centre, low, high, len(cells)), means
+
+def pool(cells: list[dict[int, float]]) -> tuple[Difference | None, list[float]]:
+    """The mean over cells of their means over seeds, with its interval; and those means.
+
+    The interval is the wider of two of Student's: over the cells, and over the seeds that all cells have.
+    """
+    if not cells:
+        return None, []
+    means = [average(cell) for cell in cells]
+    seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+    by_seed = [sum(cell[seed] for cell in cells) / len(cells) for seed in seeds]
+    found = [mean_interval(values) for values in (means, by_seed) if values]
+    halves = [interval.high - interval.mean for interval in found if interval.high is not None]
+    centre = found[0].mean
+    low, high = (centre - max(halves), centre + max(halves)) if halves else (None, None)
+    return Difference(centre, low, high, len(cells)), means
+
+
+def minus(ours: dict[int, float], theirs: dict[int, float]) -> dict[int, float]:
+    """The differences on the seeds that both have."""
+    return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
 
 def shared(ours: dict[int, float], theirs: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:
@@ -131,10 +150,14 @@ def change(difference: Difference | None) -> str:
     """`+4.3 [−2.9, +11.6]`; without an interval where there is one value."""
     if difference is None:
         return "–"
-    texts = [
-        points(value / 100, 1) for value in (difference.mean, difference.low, difference.high) if value is not None
-    ]
-    return texts[0] if difference.low is None else f"{texts[0]} [{texts[1]}, {texts[2]}]"
+    return " ".join(filter(None, (points(difference.mean / 100, 1), ends(difference))))
+
+
+def ends(difference: Difference) -> str:
+    """`[−2.9, +11.6]`; nothing where there is one value."""
+    if difference.low is None or difference.high is None:
+        return ""
+    return f"[{end(difference.low / 100, 1)}, {end(difference.high / 100, 1)}]"
 
 
 def direction(difference: Difference) -> str:

@@ -9,9 +9,10 @@ import pandas as pd
 from figures_results import draw_results
 from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, change, mean, mean_spread, table
 from results_found import found
-from results_sections import BALANCED, costs, demo_losses, original, supervised
-from results_studies import planned_runs
+from results_sections import BALANCED, batches, costs, demo_losses, original, supervised
+from results_studies import planned_runs, setting_of
 
+from data_lt import load_manifest
 from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
@@ -19,6 +20,8 @@ from pilot_tal.metrics import paired_difference
 from pilot_tal.report.display import listed
 
 OVERVIEW = "results_overview"
+HINTS = {"photos": "PHOTOS", "weights": "WEIGHTS", "pilot": "CHECKOUT", "python": "PYTHON"}  # places of a study
+WEIGHTS = "0af164d9dc50"  # the beginning of the checksum of ours
 
 
 def write_page(folder: Path, docs: Path) -> Path:
@@ -28,14 +31,15 @@ def write_page(folder: Path, docs: Path) -> Path:
     parts = [
         *head(evidence, pictures),
         *found(evidence),
+        *repeat(evidence),
+        *not_run(evidence),
+        *batches(evidence),
         *demo_losses(evidence),
-        *original(evidence),
         *supervised(evidence),
+        *original(evidence),
         *costs(evidence),
         *other_pictures(pictures),
         *all_numbers(evidence),
-        *repeat(evidence),
-        *not_run(evidence),
     ]
     page = docs / "results.md"
     write_text(page, "\n\n".join(parts) + "\n")
@@ -56,22 +60,55 @@ def head(evidence: Evidence, pictures: dict[str, str]) -> list[str]:
                 row += [mean(ce or evidence.values(metric, loss="ce", **where)), mean(tal)]
                 row.append(change(paired_difference(tal, ce)))
             rows.append([*row, str(len(tal or evidence.values("a_tail", loss="ce", **where)))])
-    sets = listed([evidence.studies[study]["title"] for study in PHOTOS])
     names = [f"{SHOWN[metric]} {loss}" for metric in ("a_tail", "a_mean") for loss in ("CE", "TAL", "change")]
     return [
         "# Results: what it measures on photographs",
         "Every number here comes from runs of this project, but for those that are called the paper's; page and "
         "pictures are rebuilt from the tables in `results/`:",
         "```bash\npython scripts/results.py\n```",
-        "Accuracies in percent; a change is the mean over seeds of the difference to "
-        "cross-entropy (CE) on the same seed, in points, with its 95 % t-interval in brackets.",
+        "A_Tail is the accuracy of the rarer half of the classes after the last task, A_Head that of the other half, "
+        "A_Mean that of all, in percent. A change is TAL minus cross-entropy (CE) on the same seed, in points: the "
+        "mean over seeds, with its 95 % t-interval in brackets.",
         table(["Dataset", "Method", *names, "Seeds"], rows),
         *shown(pictures, [OVERVIEW]),
-        f"{sets}: DeiT-Tiny/16 frozen, 160 × 160 pixels, 5 tasks, 20 epochs a task, `fidelity=fixed`, inputs "
-        "normalised as the weights expect. The tail is the half of the classes with the fewest training images "
-        "([report.md](report.md) defines all metrics). This is a small ViT on parts of the sets with few optimizer "
-        "steps a task, not the paper's ViT-B/16 on the whole ones: neither levels nor changes are the paper's.",
+        *data_of(evidence),
     ]
+
+
+def data_of(evidence: Evidence) -> list[str]:
+    """The images behind the table, and what all of its runs have in common."""
+    rows = []
+    for study in PHOTOS:
+        path = evidence.folder / "manifests" / f"{study}.txt"
+        if not path.is_file():
+            continue
+        images = load_manifest(path)
+        train, test = (images.loc[images["split"] == part, "label"].value_counts() for part in ("train", "test"))
+        tail = train.sort_values().head(len(train) // 2)
+        rows.append(
+            [
+                evidence.short_title(study),
+                *map(str, (len(train), train.sum(), a_class(train), a_class(tail), a_class(test))),
+            ]
+        )
+    if not rows:
+        return []
+    facts = evidence.studies[PHOTOS[0]]
+    side, tasks, epochs, fidelity = (setting_of(facts, key) for key in ("img_size", "tasks", "epochs", "fidelity"))
+    names = ["Classes", "Training images", "a class", "a tail class", "Test images a class"]
+    return [
+        table(["Dataset", *names], rows),
+        f"All with a frozen DeiT-Tiny/16, {side} × {side} pixels, {tasks} tasks, {epochs} epochs a task, "
+        f"`fidelity={fidelity}`, inputs normalised as the weights expect. Training and test images are the same on all "
+        "seeds; a seed sets the order of the classes, the initial values, the batches and the augmentation, and the "
+        "intervals speak of these alone. This is a small ViT on parts of the sets, not the paper's ViT-B/16 on the "
+        "whole ones: neither levels nor changes are the paper's. [report.md](report.md) defines all metrics.",
+    ]
+
+
+def a_class(counts: pd.Series) -> str:
+    """`2 to 40`, or one number where all classes have as many."""
+    return " to ".join(map(str, dict.fromkeys((counts.min(), counts.max()))))
 
 
 def all_numbers(evidence: Evidence) -> list[str]:
@@ -135,28 +172,39 @@ def shown(pictures: dict[str, str], names: Iterable[str]) -> list[str]:
 
 
 def repeat(evidence: Evidence) -> list[str]:
-    """Commands, settings tried, time and machine."""
+    """Commands, time and machine, and the settings that were tried."""
+    runs = evidence.runs
+    rows = []
+    for study, facts in evidence.studies.items():
+        own = runs[runs["study"] == study]
+        if len(own):
+            given = " ".join(f"{place}={hint}" for place, hint in HINTS.items() if wants(facts, place))
+            command = f"`python scripts/results.py run {study}{' ' * bool(given)}{given}`"
+            hours = f"{own['minutes'].sum() / 60:.1f}"
+            rows.append([facts["title"], command, str(len(own)), seeds_of(own["seed"]), hours])
+    native = runs[runs["engine"] == "native"]
+    threads = ", ".join(f"{int(count)}" for count in sorted(native["threads"].dropna().unique()))
     parts = [
         "## How to repeat it",
-        "`results/studies.yaml` has the runs, `results/manifests` the images of each set (ours had a shorter side of "
-        "224 pixels). With a folder of the photographs (`CUB_200_2011`, `flowers`, `pets`) and a file of DeiT-Tiny's "
-        "weights:",
+        "`results/studies.yaml` has the settings of every study, `results/manifests` the images of each set (ours had "
+        "a shorter side of 224 pixels). PHOTOS is a folder with `CUB_200_2011`, `flowers` and `pets`, a folder of "
+        "images a class in the latter two; WEIGHTS a file of DeiT-Tiny's weights in timm's names (ours: half "
+        f"precision, LayerNorms rounded, SHA-256 `{WEIGHTS}…`; others give somewhat other numbers); CHECKOUT and "
+        "PYTHON are LAMDA-PILOT and its environment ([upstream.md](upstream.md)). `--dry-run` prints the `pilot-tal` "
+        "commands of a study; given again, it goes on where it was interrupted. Then:",
         "```bash\n"
-        "python scripts/results.py run cub photos=FOLDER weights=FILE jobs=2\n"
-        "python scripts/results.py collect cub\n"
-        "python scripts/results.py\n"
+        "python scripts/results.py collect cub    # its finished runs into results/*.csv\n"
+        "python scripts/results.py                # page and pictures anew\n"
         "```",
-        "The commands of a study are plain `pilot-tal compare` (`--dry-run` prints them); broken off, they go on.",
+        table(["Study", "Command", "Runs", "Seeds", "Hours"], rows),
+        f"{len(runs)} runs, ours with {threads} thread each, two at a time on two cores of an AMD EPYC beside other "
+        f"work. Hours are those of the clock from a run's start to its end, added up ({runs['minutes'].sum() / 60:.0f} "
+        "in all); on a machine left alone a run takes less. On another CPU the last bits differ, and a run may end a "
+        "few test images apart (L2P on the demo, seed 1993, repeated: 19.4 in place of 19.5). The commit of each run "
+        "is in `results/runs.csv`, the versions of its packages in that commit's `requirements.txt`.",
     ]
     trials = evidence.table("trials")
     if trials is not None:
-        parts.append(
-            "Settings are those of LAMDA-PILOT that `configs/methods` has (on the demo those that it has for the demo, "
-            "[demo.md](demo.md)), but for what `results/studies.yaml` names. "
-            "For a method that does not learn with them another learning rate would be chosen, by the training loss of "
-            "CE on a seed that is not reported. All that was tried (mean training loss of the last epoch of the first "
-            "two tasks):"
-        )
         rows = [
             [
                 LEARNERS[t.method].title,
@@ -166,17 +214,27 @@ def repeat(evidence: Evidence) -> list[str]:
             ]
             for t in trials.itertuples()
         ]
-        parts.append(table(["Method", "Setting", "On", "Task 1", "Task 2", "Chance (ln C)"], rows))
-    runs = evidence.runs
-    seeds = ", ".join(map(str, sorted(runs["seed"].unique())))
-    native = runs[runs["engine"] == "native"]
-    threads = ", ".join(f"{int(count)}" for count in sorted(native["threads"].dropna().unique()))
-    parts.append(
-        f"{len(runs)} runs, seeds {seeds}, ours with {threads} thread each, two at a time on two cores of an AMD EPYC "
-        f"beside other work: {runs['minutes'].sum() / 60:.0f} hours by the clock if they had come one after the other. "
-        "Versions and commit of each run are in its record, the commit also in `results/runs.csv`."
-    )
+        parts += [
+            "Settings are those of LAMDA-PILOT that `configs/methods` has (on the demo those that it has for the demo, "
+            "[demo.md](demo.md)), but for what `results/studies.yaml` names. Had the training loss of a method stayed "
+            "near chance, another learning rate would have been chosen, by the training loss of CE on a seed that is "
+            "not reported. None did, so nothing was changed. Mean training loss of the last epoch:",
+            table(["Method", "Setting", "On", "Task 1", "Task 2", "Chance (ln C)"], rows),
+        ]
     return parts
+
+
+def wants(study: dict, place: str) -> bool:
+    """Whether a study leaves a place to the caller."""
+    texts = [study["settings"], study["data"], *(["{pilot}{python}"] if "upstream_runs" in study else [])]
+    return "{" + place + "}" in " ".join(texts) or (place == "photos" and "few" in study)
+
+
+def seeds_of(seeds: pd.Series) -> str:
+    """`1993 to 1997` where none is missing in between, else all of them."""
+    all_seeds = sorted(map(int, seeds.unique()))
+    whole = len(all_seeds) > 2 and all_seeds == list(range(all_seeds[0], all_seeds[-1] + 1))
+    return f"{all_seeds[0]} to {all_seeds[-1]}" if whole else ", ".join(map(str, all_seeds))
 
 
 def not_run(evidence: Evidence) -> list[str]:

@@ -63,7 +63,13 @@ def interval(difference: Difference, digits: int = 2) -> str:
     """`−0.52 to +6.91`; empty when there is no interval."""
     if difference.low is None or difference.high is None:
         return ""
-    return f"{points(difference.low, digits)} to {points(difference.high, digits)}"
+    return f"{end(difference.low, digits)} to {end(difference.high, digits)}"
+
+
+def end(value: float, digits: int = 2) -> str:
+    """An end of an interval in points: on which side of 0 it lies is told even where it rounds to 0."""
+    shown = points(value, digits)
+    return shown if shown[0] in "+−" or not exact(value) else ("−" if value < 0 else "+") + shown
 
 
 def with_interval(difference: Difference, digits: int = 2) -> str:

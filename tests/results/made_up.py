@@ -4,15 +4,18 @@ import csv
 from pathlib import Path
 
 import numpy as np
+from results_page import write_page
 
 SEEDS = (1993, 1994, 1995)
 STUDIES = """
 cub: {title: CUB-LT (4 classes), settings: "epochs=20 weights={weights} threads=1", data: cub_lt, runs: [lae]}
 flowers: {title: Flowers-LT (4 classes), settings: "", data: folder_lt, runs: [lae]}
 pets: {title: Pets-LT (4 classes), settings: "", data: folder_lt, runs: [lae]}
+batches: {title: "CUB-LT (4 classes), batches of 16", settings: "epochs=20 batch_size=16", data: cub_lt, runs: [lae]}
 demo: {title: Demo (4 classes), settings: "", data: demo_lt, runs: [lae]}
 original: {title: Ours and the original, settings: "", data: demo_lt, runs: [lae]}
 supervised_5_balanced: {title: Five, settings: "", data: folder_lt, runs: [lae]}
+supervised_5_long_tailed: {title: Another five, settings: "", data: folder_lt, runs: [lae]}
 supervised_10_long_tailed: {title: Ten, settings: "", data: folder_lt, runs: [lae]}
 ablation: {title: λ and r on the demo, about: "One method.", settings: "", data: demo_lt, runs: [lae]}
 """
@@ -26,6 +29,21 @@ def run(study, method, loss, seed, *, tail, mean, options="", engine="native", w
         "a_avg": mean, "worst_class": 0.0, "forgetting": 0.1, "train_loss": 0.5, "weight": weight,
         "steps": 20.0, "minutes": 6.0, "threads": 1, "commit": "1234567", "run": "a", **more,
     }  # fmt: skip
+
+
+def arms(study, method, **losses) -> list[dict]:
+    """Runs on the three seeds: for each loss a list of A_Tail in percent; A_Mean is 10 points above."""
+    return [
+        run(study, method, loss, seed, tail=value / 100, mean=value / 100 + 0.1)
+        for loss, values in losses.items()
+        for seed, value in zip(SEEDS, values, strict=False)
+    ]
+
+
+def page_of(folder: Path, rows: list[dict], **tables: list[dict]) -> str:
+    """The page that these runs make."""
+    page = write_page(write(folder / "results", runs=rows, **tables), folder / "docs")
+    return page.read_text(encoding="utf-8")
 
 
 def write(folder: Path, **tables: list[dict]) -> Path:

@@ -184,7 +184,7 @@ def test_the_images_of_a_study_are_listed(study):
 
 def test_the_runs_of_a_study_are_counted():
     assert planned_runs(STUDIES["cub"], "cub") == 12 + 4 * 9 + 9  # LAE, four methods, three baselines; three seeds
-    assert planned_runs(STUDIES["original"], "original") == 3 * 5 + 3 * 5
+    assert planned_runs(STUDIES["original"], "original") == 3 * 10 + 3 * 10
     assert planned_runs(STUDIES["ablation"], "ablation") == 3 * (1 + 4 * 3)
 
 

@@ -3,8 +3,7 @@
 import csv
 
 import pytest
-from made_up import SEEDS, run, write
-from results_page import write_page
+from made_up import SEEDS, page_of, run
 
 import results
 
@@ -22,10 +21,6 @@ def arm(study, loss, means, method="lae", **more) -> list[dict]:
     return [run(study, method, loss, seed, mean=value / 100, tail=value / 100 - 0.1, **more) for seed, value in pairs]
 
 
-def page_of(tmp_path, rows, **tables) -> str:
-    return write_page(write(tmp_path / "results", runs=rows, **tables), tmp_path / "docs").read_text(encoding="utf-8")
-
-
 def test_what_was_not_run_has_no_section(tmp_path):
     page = page_of(tmp_path, arm("cub", "ce", (40, 50, 60)) + arm("cub", "tal", (45, 52, 68)))
     for title in ("## The demo", "## Ours and the original", "## Supervised", "## What TAL costs"):
@@ -38,10 +33,12 @@ def test_ours_and_the_original_are_paired_by_seed(tmp_path):
     interval = f"+5.0 [−{HALF - 5:.1f}, +{HALF + 5:.1f}]"
     assert f"| LAE | 55.0 | 50.0 | {interval} | 45.0 | 40.0 | {interval} | 3 |" in page
     assert "Of 2 differences no interval leaves out 0 (by chance alone 0.1 would be expected)" in page
-    assert f"the widest reaches {HALF + 5:.1f} points." in page
+    assert "of one seed's difference in A_Mean the standard deviation is 3.0 points." in page  # 5, 2 and 8
+    assert "Mean of the methods" not in page
     far = [line | {"method": "l2p", "a_mean": line["a_mean"] + 0.2 * (line["engine"] == "native")} for line in near]
     page = page_of(tmp_path / "far", near + far)
     assert "Of 4 differences the interval leaves out 0 for A_Mean of L2P (by chance alone 0.2" in page
+    assert "| Mean of the methods |  |  | +15.0 [" in page  # 5 and 25
 
 
 def test_an_original_without_ours_is_not_compared(tmp_path):
@@ -66,7 +63,19 @@ def test_only_the_balanced_sets_speak_for_or_against_the_theory(tmp_path, tal, s
     rows += arm("supervised_10_long_tailed", "ce", (40, 50, 60)) + arm("supervised_10_long_tailed", "tal", (50, 60, 71))
     page = page_of(tmp_path, rows)
     assert sentence in page
-    assert "| 10 | long-tailed | LAE | 50.0 | 60.3 | +10.3 [+8.9, +11.8] | – | – | 3 |" in page
+    changes = "+10.3 [+8.9, +11.8] | –"
+    assert f"| 10 | long-tailed | 50.0 | {changes} | 40.0 | {changes} | 3 |" in page
+    assert "| 5 | balanced | 50.0 | " in page and " |  |  |  | 3 |" in page  # no class is rare there
+
+
+def test_what_a_loss_gains_beyond_a_balanced_set(tmp_path):
+    rows = []
+    for kind, gains in (("balanced", (1, 2, 3)), ("long_tailed", (4, 5, 6.1))):
+        rows += arm(f"supervised_5_{kind}", "ce", (40, 50, 60))
+        rows += arm(f"supervised_5_{kind}", "tal", [a + b for a, b in zip((40, 50, 60), gains, strict=True)])
+    assert "TAL gains on the long-tailed set beyond the balanced one +3.0 [+2.9, +3.2] on 5 classes." in page_of(
+        tmp_path, rows
+    )
 
 
 def test_losses_on_the_demo_are_pooled_over_methods_and_sorted_by_the_mean(tmp_path):
