@@ -120,6 +120,11 @@ def _build_new(folder: Path, seed: int) -> None:
         write_json(temporary / "info.json", info)
 
 
+def is_demo(folder: str | Path) -> bool:
+    """Whether a folder holds the demo's pictures, which may have been drawn among somebody's own."""
+    return Path(folder).name == FOLDER and (Path(folder) / "info.json").is_file()
+
+
 def _identity(seed: int) -> dict[str, str | int]:
     return {"dataset": FOLDER, "version": VERSION, "seed": seed}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.cards import DatasetCard
+from data_lt.demo import is_demo
 from data_lt.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
@@ -89,7 +90,7 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
             if known is not None and label not in known:
                 continue
             _check_entry(folder)
-            if not _is_folder(folder):
+            if not _is_folder(folder) or (known is None and is_demo(folder.path)):
                 continue
             for key in (os.path.realpath(folder.path), (part, label)):  # a link, or another spelling of é
                 if seen.setdefault(key, folder.path) != folder.path:

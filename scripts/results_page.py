@@ -242,7 +242,7 @@ def not_run(evidence: Evidence) -> list[str]:
     counts = {name: int((evidence.runs["study"] == name).sum()) for name in evidence.studies}
     planned = {name: planned_runs(study, name) for name, study in evidence.studies.items()}
     short = [
-        f"{evidence.studies[name]['title']} {counts[name]} of {planned[name]}"
+        f"{evidence.studies[name]['title']}: {counts[name]} of {planned[name]}"
         for name in evidence.studies
         if counts[name] < planned[name]
     ]

@@ -133,7 +133,8 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
     config = build(SlurmConfig, _parse(items), "SLURM")
     _need_submitit()
     output = Path(plan.machine.output)
-    cells = Cells(plan, _device_on_a_node(plan.machine, config))
+    device = _device_on_a_node(plan.machine, config)
+    cells = Cells(plan, device)
     every = cells.all()
     todo = _not_queued(output, every)
     machine = _on_a_node(plan.machine, config)
@@ -150,6 +151,9 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
     for cell in todo:
         cells.run(cell.config)  # what is wrong with it is said before anything is submitted
     check_output(output)
+    note_plan(output, (cell.path.name for cell in every))  # where that fails, nothing is submitted
+    if device.type == "cuda" and not config.gpus:
+        typer.echo("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1", err=True)
     ids: list[str] = []
     try:
         for accepted in _submit(output, config.parameters(), jobs):
@@ -164,13 +168,15 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
             "same command later submits the rest and the report"
         ) from error
     typer.echo(f"submitted {len(todo)} of {len(every)} runs in {len(jobs)} jobs")
+    later = f"the report: {command_line('report', str(output))}"
     with _told("the report"):
         last = functools.partial(write_report, [str(cell.path) for cell in every], str(report))
         for accepted in _submit(output, _last_parameters(output, config, every, ids), [last]):
             ids += accepted
+        later = f"the report will be {report / 'index.html'}"
     typer.echo(f"look:   {command_line('status', str(output), '--watch')}")
     typer.echo(f"cancel: scancel {_arrays(ids)}")
-    typer.echo(f"logs:   {output / FOLDER}; the report will be {report / 'index.html'}")
+    typer.echo(f"logs:   {output / FOLDER}; {later}")
 
 
 def _last_parameters(output: Path, config: SlurmConfig, cells: Sequence[Cell], new: Iterable[str]) -> dict[str, Any]:

@@ -183,7 +183,10 @@ def check_precision(precision: str, device: torch.device) -> None:
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     if precision in ("tf32", "fp16") and device.type != "cuda":
-        raise UserError(f"precision={precision} needs a CUDA device, and this run is on {device}; use fp32 or bf16")
+        raise UserError(
+            f"precision={precision} needs a CUDA device, and this run is on {device}; use fp32 or bf16, "
+            "or on SLURM ask for a GPU with --slurm gpus=1"
+        )
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

@@ -75,7 +75,8 @@ def _check_output(output: Path) -> None:
     if output.exists() and not output.is_dir():
         raise UserError(f"{output} is a file; give a folder")
     names = {file.name for file in output.iterdir() if not file.name.startswith(".")} if output.is_dir() else set()
-    if names and not (names <= {ABOUT, LEARNER, VIT, GRAPH, CARD} and is_export(output)):
+    files = {ABOUT, LEARNER, VIT, GRAPH, CARD}
+    if names and not (names <= files and is_export(output) and all((output / name).is_file() for name in names)):
         raise UserError(f"{output} holds other things than an exported model; give a new folder")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from data_lt.errors import UserError
+from data_lt.files import given_path
 from pilot_tal.backbone import FrozenViT, build_from_state
 from pilot_tal.backbone.demo_vit import DEMO_VIT
 from pilot_tal.backbone.load import BUNDLED, DEMO, load_backbone, pixel_statistics
@@ -91,7 +92,7 @@ def _source(stored: StoredModel, weights: str | Path | None) -> str:
     """Where the ViT's weights are: where the user says, in the folder, where they always are, or where the run was."""
     backbone = stored.record.backbone
     if weights is not None or stored.vit is not None:
-        return str(weights or stored.vit)
+        return str(given_path(weights, "weights") if weights is not None else stored.vit)
     if backbone.name == DEMO:
         return BUNDLED
     if backbone.weights in _BY_NAME:

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from data_lt.errors import UserError, sentence
+from data_lt.files import given_path
 
 GROUP = "pilot_tal.plugins"
 
@@ -24,7 +25,7 @@ def absolute(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _file(name: str) -> Path:
-    return Path(name if name.endswith(".py") else f"{name}.py")
+    return given_path(name if name.endswith(".py") else f"{name}.py", "plugins")
 
 
 @cache

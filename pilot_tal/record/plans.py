@@ -15,6 +15,7 @@ from data_lt.files import read_json, write_json
 from pilot_tal.record.run_record import short_hash
 
 PLANS = ".plans"
+_LONGEST_NAME = 200  # no run has a longer one
 _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING")
 
 
@@ -42,7 +43,11 @@ def _read(file: Path) -> dict[str, str]:
         content = read_json(file)
     except UserError:
         return {}  # nothing but a convenience is lost
-    return {name: str(job) for name, job in content.items()} if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return {}
+    return {
+        name: str(job) for name, job in content.items() if Path(name).name == name and 0 < len(name) < _LONGEST_NAME
+    }
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def _nothing_to_compare(study: Study) -> str:
         which += "" if all(arm.counts for arm in arms) else " but quick ones"
         return f"{which} use {BASELINE_TITLE}: there is no other loss to compare it with."
     if any(setting.is_bound and setting.compared_arms() for setting in study.settings):
-        return f"Only the runs with all classes in one task can be compared with {BASELINE_TITLE}; their tables follow."
+        return f"Only the runs with all classes in one task can be compared with {BASELINE_TITLE}; see their tables."
     return f"No loss shares seed, setting and data with {BASELINE_TITLE}, so there is nothing to compare."
 
 

@@ -160,6 +160,8 @@ def _read_config(repo: Path, toolbox: Toolbox, config: str) -> dict[str, Any]:
     missing = [key for key in needed if not isinstance(args, dict) or key not in args]
     if missing:
         raise UserError(f"{path} is not a config of the checkout: {', '.join(missing)} is missing")
+    if not isinstance(args["model_name"], str):
+        raise UserError(f"{path} is not a config of the checkout: its model_name is no name")
     return args
 
 
@@ -211,11 +213,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _read_value(text: str) -> Any:
-    """As the checkout's JSON would have it, or text."""
+    """As the checkout's JSON would have it, or text; NaN and infinity are none of its numbers."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
     except ValueError:
         return text
+    return value
 
 
 def _method(args: dict[str, Any], learner: LearnerSites, constants: dict[str, Any]) -> MethodRecord:
@@ -311,6 +315,8 @@ def _devices(device: str | None) -> list[int | str] | None:
 
 def _seeds(given: Any) -> list[int]:
     seeds = given if isinstance(given, list) else [given]
+    if not seeds:
+        raise UserError("the config has no seed; give one with --seed")
     for seed in seeds:
         if type(seed) is not int or not 0 <= seed < 2**32:
             raise UserError(f"a seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}")

@@ -26,8 +26,11 @@ def main(arguments: list[str]) -> int:
     for path in find_runs(os.path.abspath(given_path(path, "RUN")) for path in paths):
         try:
             follow(load_run(path))
-        except UserError as error:  # the others are logged all the same
-            print(f"error: {error}", file=sys.stderr)
+        except (UserError, OSError) as error:  # the others are logged all the same
+            reason = (
+                error if isinstance(error, UserError) else f"cannot write the log of {path}: {error.strerror or error}"
+            )
+            print(f"error: {reason}", file=sys.stderr)
             status = 1
     return status
 

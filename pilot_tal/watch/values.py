@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pilot_tal.metrics import summarize, tail_classes
-from pilot_tal.record.run_dir import StoredRun, task_files
+from pilot_tal.record.run_dir import StoredRun, damaged, task_files
 from pilot_tal.record.run_record import short_hash
 from pilot_tal.report.grouping import load_study
 from pilot_tal.report.plots import setting_plots
 from pilot_tal.report.svg import Plot
 from pilot_tal.report.tal_state import TaskState, read_states
 
+OF_A_STEP = {"loss": "train/loss", "aux": "train/auxiliary loss", "lr": "train/learning rate"}
 AFTER_TASK = {"a_last": "accuracy", "a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head", "a_avg": "A_Avg"}
 
 
@@ -36,9 +37,12 @@ def task_values(run: StoredRun) -> Iterator[TaskValues]:
     states = {state.task: state for state in read_states(run)}
     steps: dict[int, dict[int, dict[str, float]]] = {task: {} for task in range(run.tasks_done)}
     for line in run.step_log():
-        values = {"train/loss": line["loss"], "train/auxiliary loss": line["aux"], "train/learning rate": line["lr"]}
-        known = {name: float(value) for name, value in values.items() if value is not None}
-        steps[line["task"]][int(line["step"])] = known
+        try:
+            known = {name: float(line[key]) for key, name in OF_A_STEP.items() if line[key] is not None}
+            steps[line["task"]][int(line["step"])] = known
+        except (KeyError, TypeError, ValueError) as error:
+            file = run.path / f"steps/task{line['task']:02d}.jsonl"
+            raise damaged(file, f"each line needs step, {', '.join(OF_A_STEP)}") from error
     for task in range(run.tasks_done):
         if task in states:
             for step, values in _state_values(states[task], tail):

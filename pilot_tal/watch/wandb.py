@@ -8,7 +8,7 @@ from typing import Any
 import wandb
 from PIL import Image
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, one_line
 from data_lt.files import read_json, write_json
 from pilot_tal.record.run_dir import StoredRun
 from pilot_tal.report.svg import to_png
@@ -31,8 +31,8 @@ def follow(run: StoredRun) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         opened = _open(run)
-    except wandb.errors.Error as error:  # not logged in, or no way to the server
-        raise UserError(f"Weights & Biases: {' '.join(str(error).split())}") from error
+    except (wandb.errors.Error, ValueError) as error:  # not logged in, no way to the server, an unknown WANDB_MODE
+        raise UserError(f"Weights & Biases: {one_line(str(error))[:300]}") from error
     with opened as logged:
         logged.define_metric("task")
         logged.define_metric("after task/*", step_metric="task")
@@ -46,7 +46,8 @@ def follow(run: StoredRun) -> None:
         if run.finished:
             drawn = {plot.name: wandb.Image(Image.open(io.BytesIO(to_png(plot)))) for plot in pictures(run)}
             logged.log(drawn, step=before)
-    write_json(note, marks)
+    if not logged.disabled:  # with WANDB_MODE=disabled nothing was sent
+        write_json(note, marks)
 
 
 def _open(run: StoredRun) -> Any:

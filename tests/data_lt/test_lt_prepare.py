@@ -201,6 +201,15 @@ def test_folder_lt_takes_any_image_folder(tmp_path):
     assert set(find_pool(CARDS["folder_lt"], merged).files) == set(pool.files)
 
 
+def test_the_demo_drawn_among_own_classes_is_none_of_them(tmp_path):
+    make_folder(tmp_path, {"cat": 9, "dog": 9})
+    (tmp_path / "demo_lt" / "train").mkdir(parents=True)
+    with pytest.raises(UserError, match="class 'demo_lt' is empty"):
+        prepare("folder_lt", tmp_path, n_max=4, n_min=2, test_per_class=2)
+    (tmp_path / "demo_lt" / "info.json").write_text("{}")
+    assert prepare("folder_lt", tmp_path, n_max=4, n_min=2, test_per_class=2).class_names == ["cat", "dog"]
+
+
 def test_spelling_of_letters_does_not_change_the_split(tmp_path):
     sets = []
     for form in ("NFC", "NFD"):

@@ -127,6 +127,42 @@ def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp
 
 
 @needs_submitit
+def test_a_plan_that_cannot_be_noted_is_not_submitted(images, tmp_path, monkeypatch):
+    handed = []
+    monkeypatch.setattr(launch_slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".plans").write_text("a file where the folder belongs")
+    given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
+    assert status == 2 and not handed and "accepted" not in printed, printed
+
+
+@needs_submitit
+def test_a_refused_report_is_not_promised(images, tmp_path, monkeypatch):
+    def no_last_job(output, parameters, jobs):
+        if "dependency" in parameters:
+            raise UserError("SLURM refuses: too many jobs")
+        yield ["7"]
+
+    monkeypatch.setattr(launch_slurm, "_submit", no_last_job)
+    given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
+    said = " ".join(printed.split())
+    assert status == 0 and "the report will not be written: SLURM refuses: too many jobs" in said
+    assert "the report will be " not in said and f"the report: pilot-tal report {tmp_path / 'runs'}" in said
+
+
+@needs_submitit
+def test_a_gpu_that_nobody_asks_slurm_for_is_noted(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch_slurm, "_submit", lambda *given: [["1"]])
+    given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1", "device=cuda")
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
+    assert status == 0 and "the jobs ask SLURM for no GPU" in printed
+    given = settings(images, tmp_path / "more", "losses=ce", "seeds=1", "device=cuda")
+    assert "ask SLURM for no GPU" not in command("compare", "l2p", "folder_lt", *given, "--slurm", "gpus=1")[1]
+
+
+@needs_submitit
 def test_the_report_waits_though_squeue_does_not_answer(images, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(launch_slurm, "queued_jobs", lambda: None)

@@ -159,6 +159,7 @@ def test_plans_are_joined_and_the_last_job_counts(tmp_path):
     note_plan(tmp_path, ["c", "a"])  # known already
     assert len(list((tmp_path / plans.PLANS).iterdir())) == 2
     (tmp_path / plans.PLANS / "zz.json").write_text("[1")
+    (tmp_path / plans.PLANS / "zzz.json").write_text(json.dumps({"x" * 400: "", "../a": "9", "": ""}))
     assert planned(tmp_path) == {"a": "1_0", "b": "2", "c": ""}
 
 

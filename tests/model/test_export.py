@@ -173,7 +173,9 @@ def test_an_earlier_export_is_replaced_and_other_things_are_left_alone(world, tm
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
     (tmp_path / "file").write_text("precious")
-    for output, wanted in {"mine": "holds other things", "file": "is a file"}.items():
+    odd = export_model(run, tmp_path / "odd")
+    (odd / "vit.safetensors").mkdir()
+    for output, wanted in {"mine": "holds other", "file": "is a file", "odd": "holds other"}.items():
         status, printed = command("export", run, "-o", tmp_path / output)
         assert status == 2 and wanted in printed and printed.count("\n") == 1
     status, printed = command("export", run, "-o", run)

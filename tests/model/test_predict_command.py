@@ -43,6 +43,16 @@ def test_files_folders_and_patterns_each_once_in_their_order(run, tmp_path):
         assert [row["image"] for row in csv.DictReader(file)] == [str(path) for path in wanted]
 
 
+def test_a_home_directory_is_expanded(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    image = photo(tmp_path / "p.png")
+    assert command("predict", run, image, "-o", "~/out.csv")[0] == 0
+    assert (tmp_path / "out.csv").is_file() and not (tmp_path / "~").exists()
+    status, printed = command("predict", run, image, "--weights", "~/no.safetensors")
+    assert status == 2 and "cannot read weights" in printed and str(tmp_path / "no.safetensors") in printed
+
+
 def test_a_spreadsheet_runs_no_name():
     top = (("=cmd()", 0.6), ("@SUM(1)", 0.3), ("plain", 0.1))
     (row,) = csv.DictReader(csv_text([Labelled(Path("-x.png"), Prediction(*top[0], top), "'a")]).splitlines())

@@ -11,7 +11,7 @@ from data_lt import CARDS, DatasetCard
 from data_lt.errors import UserError
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.plan.plugins import load_plugins
+from pilot_tal.plan.plugins import absolute, load_plugins
 
 BIRDS = """
 from data_lt import DatasetCard, register
@@ -107,6 +107,15 @@ def test_a_bad_name_is_refused(name):
         CARDS.register(card)
     with pytest.raises(UserError, match="needs a title"):
         CARDS.register(DatasetCard("fine_name", "", None, None, None, 2, 2))
+
+
+def test_a_plugin_in_a_home_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "at_home.py").write_text("1 / 0")
+    for name in ("~/at_home.py", "~/at_home"):
+        with pytest.raises(UserError, match="cannot be loaded: ZeroDivisionError"):
+            load_plugins((name,))
+    assert absolute(("~/at_home",)) == (str(tmp_path / "at_home.py"),)
 
 
 def test_a_plugin_that_is_missing_or_broken_is_one_sentence(tmp_path):

@@ -75,7 +75,7 @@ def test_a_comparison_in_one_task_alone_is_not_called_none(tmp_path):
         tmp_path, losses=(("ce", 0), ("tal", 0.3)), **(SMALL | {"task_sizes": (sum(SMALL["task_sizes"]),)})
     )
     (lead,) = lead_sentences(load_study([tmp_path]))
-    assert lead == "Only the runs with all classes in one task can be compared with CE; their tables follow."
+    assert lead == "Only the runs with all classes in one task can be compared with CE; see their tables."
 
 
 def test_a_good_comparison_off_the_demo_has_no_caveat(tmp_path):

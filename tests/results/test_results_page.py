@@ -102,8 +102,8 @@ def test_the_page_says_what_is_still_to_be_run(tmp_path):
     page = page_of(tmp_path, arms("cub", "lae", ce=(40, 50, 60), tal=(45, 52, 68)))
     (sentence,) = [line for line in page.splitlines() if "still to come" in line]
     assert (
-        "CUB-LT (4 classes) " not in sentence
-        and "Flowers-LT (4 classes) 0 of 6; Pets-LT (4 classes) 0 of 6" in sentence
+        "CUB-LT (4 classes):" not in sentence
+        and "Flowers-LT (4 classes): 0 of 6; Pets-LT (4 classes): 0 of 6" in sentence
     )
 
 

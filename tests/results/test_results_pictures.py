@@ -24,7 +24,7 @@ def test_the_overview_has_every_cell_and_the_pooled_row(evidence):
     tail, mean = shown.axes
     labels = [label.get_text() for label in tail.get_yticklabels()]
     methods = ["L2P", "DualPrompt", "CODA-Prompt", "LAE", "MOS"]
-    assert labels == ["CUB-LT", *methods, "Flowers-LT", "LAE", "MOS", "Pets-LT", "LAE", "MOS", "Pooled"]
+    assert labels == ["CUB-LT (4)", *methods, "Flowers-LT (4)", "LAE", "MOS", "Pets-LT (4)", "LAE", "MOS", "Pooled"]
     for axes, metric in ((tail, "a_tail"), (mean, "a_mean")):
         marks = {round(line.get_ydata()[0], 2): line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 1}
         assert marks[4 - 0.24] == pytest.approx(evidence.difference(metric, "tal", study="cub", method="lae").mean)
@@ -76,7 +76,7 @@ def test_states_part_head_from_tail(evidence):
     last = table[(table.task == 1) & (table.step == 160)]
     head_line, *_ = [line for line in shown.axes[1].lines if line.get_label() == "head classes"]
     assert head_line.get_ydata()[-1] == pytest.approx(last[~last.label.isin(tail)].weight.mean())
-    assert "TAL, LAE on CUB-LT, seed 1993" in caption and "5 tasks" in caption
+    assert "TAL, LAE on CUB-LT (4), seed 1993" in caption and "5 tasks" in caption
     ends = [line.get_xdata()[0] for line in shown.axes[0].lines if line.get_linestyle() == ":"]
     assert ends == [160, 320, 480, 640]
 

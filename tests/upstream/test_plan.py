@@ -77,6 +77,8 @@ WRONG = {
     "loss value": ({}, ("tal.lam=2",), r"tal\.lam must be a number above 0 below 1"),
     "setting": ({}, ("tuned_epochs=3",), "did you mean 'tuned_epoch'"),
     "text for a number": ({}, ("tuned_epoch=x",), "tuned_epoch must be a number, got 'x'"),
+    "no number": ({}, ("tuned_epoch=NaN",), "tuned_epoch must be a number, got 'NaN'"),
+    "infinity": ({}, ("tuned_epoch=1e999",), "tuned_epoch must be a number, got '1e999'"),
     "seed": ({"seeds": (-1,)}, (), "a seed must be a whole number from 0 to 4294967295, got -1"),
     "section": ({}, ("ce.x=3",), r"unknown section in 'ce\.x'"),
     "no value": ({}, ("tuned_epoch",), "settings are written key=value, got 'tuned_epoch'"),
@@ -123,6 +125,14 @@ def test_pycil_has_no_vit(pycil, images, tmp_path):
             plan(pycil, images, *settings, config="exps/replay.json", weights=weights)
     with pytest.raises(UserError, match="epochs must be a number, got 'ten'"):
         plan(pycil, images, "epochs=ten", config="exps/replay.json")
+
+
+def test_a_config_without_a_seed_or_a_name_is_refused(pilot, images, tmp_path):
+    config = json.loads((pilot / "exps/l2p.json").read_text())
+    for change, message in (({"seed": []}, "has no seed; give one with --seed"), ({"model_name": 3}, "is no name")):
+        (tmp_path / "mine.json").write_text(json.dumps(config | change))
+        with pytest.raises(UserError, match=message):
+            plan(pilot, images, config=str(tmp_path / "mine.json"), seeds=())
 
 
 def test_a_config_that_is_none_is_refused(pilot, images, tmp_path):

@@ -15,7 +15,7 @@ from wandb_file import history, records
 from data_lt.errors import UserError
 from pilot_tal.metrics import summarize, tail_classes
 from pilot_tal.record.run_dir import find_runs, load_run
-from pilot_tal.watch.values import comparison
+from pilot_tal.watch.values import comparison, task_values
 
 SETTINGS = [
     *("backbone=demo_vit", "weights=bundled", "n_max=6", "n_min=2", "test_per_class=2", "tasks=3", "device=cpu"),
@@ -254,6 +254,44 @@ def test_runs_of_before_are_logged_whatever_is_wrong_with_one(logged, tmp_path, 
     assert (tmp_path / "b" / "tensorboard").is_dir() and not (tmp_path / "a" / "tensorboard").exists()
 
 
+def test_a_place_that_cannot_be_written_stops_no_other_log(logged, tmp_path, capsys):
+    from pilot_tal.watch.__main__ import main
+
+    for name in ("a", "b"):
+        shutil.copytree(logged.path, tmp_path / name / logged.path.name)
+    (tmp_path / "a" / "tensorboard").write_text("a file where the folder belongs")
+    assert main(["tensorboard", str(tmp_path)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: cannot write the log of {tmp_path / 'a'}") and printed.count("\n") == 1
+    assert (tmp_path / "b" / "tensorboard").is_dir()
+
+
+def test_steps_that_no_run_writes_are_damage(logged, tmp_path, monkeypatch):
+    for line in ({"step": 0, "task": 1}, {"step": 0, "task": 1, "loss": "low", "aux": None, "lr": None}):
+        monkeypatch.setattr(type(logged), "step_log", lambda _, line=line: [line])
+        with pytest.raises(UserError, match=r"steps/task01\.jsonl is damaged \(each line needs step, loss, aux, lr\)"):
+            list(task_values(logged))
+
+
+def test_a_linked_run_has_a_log_of_its_own(logged, tmp_path):
+    from pilot_tal.watch.__main__ import main
+
+    kept = shutil.copytree(logged.path, tmp_path / "kept" / logged.path.name)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "mine").symlink_to(kept)
+    assert main(["tensorboard", str(tmp_path / "links" / "mine")]) == 0
+    assert list((tmp_path / "links" / "tensorboard").glob("*/mine")) and not (tmp_path / "kept/tensorboard").exists()
+
+
+def test_what_wandb_does_not_send_is_not_noted_as_sent(logged, tmp_path, monkeypatch):
+    from pilot_tal.watch.__main__ import main
+
+    run = shutil.copytree(logged.path, tmp_path / logged.path.name)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert main(["wandb", str(run)]) == 0
+    assert not (tmp_path / "wandb" / f"{run.name}.json").exists()
+
+
 def test_the_working_directory_is_a_run_like_others(logged, tmp_path, monkeypatch):
     from pilot_tal.watch.__main__ import main
 
@@ -275,6 +313,9 @@ def test_what_keeps_a_log_from_being_written_is_one_sentence(logged, tmp_path, m
     monkeypatch.setattr(wandb, "init", no_key)
     assert main(["wandb", str(run)]) == 1
     assert capsys.readouterr().err == "error: Weights & Biases: No API key configured. Use `wandb login`\n"
+    monkeypatch.setattr(wandb, "init", lambda **_: wandb.Settings(mode="nonsense"))
+    assert main(["wandb", str(run)]) == 1
+    assert capsys.readouterr().err.startswith("error: Weights & Biases: 1 validation error for Settings mode Input")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"needs the package tensorboard; install it with: pip install"):
         main(["tensorboard", str(run)])
