@@ -167,10 +167,20 @@ def direction(difference: Difference) -> str:
     return "higher" if difference.low > 0 else "lower" if difference.high < 0 else ""
 
 
+def sides(values: Iterable[float]) -> tuple[int, int, int]:
+    """How many are higher, how many lower, and how many there are."""
+    found = list(values)
+    return sum(v > TIE for v in found), sum(v < -TIE for v in found), len(found)
+
+
 def directions(values: Iterable[float]) -> str:
     """`higher in 3, lower in 1 of 5`."""
-    found = list(values)
-    return f"higher in {sum(v > TIE for v in found)}, lower in {sum(v < -TIE for v in found)} of {len(found)}"
+    return "higher in {}, lower in {} of {}".format(*sides(values))
+
+
+def ups_and_downs(values: Iterable[float]) -> str:
+    """`3 up, 1 down`, for a table."""
+    return "{} up, {} down".format(*sides(values))
 
 
 def write_table(path: Path, rows: list[dict], columns: Sequence[str] = ()) -> None:

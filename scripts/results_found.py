@@ -18,6 +18,7 @@ from results_evidence import (
     minus,
     pool,
     table,
+    ups_and_downs,
 )
 from results_studies import setting_of
 
@@ -213,11 +214,11 @@ def pooled_losses(evidence: Evidence) -> list[str]:
         if pooled["a_tail"][0] is None:
             continue
         numbers = [change(difference) for difference, _ in pooled.values()]
-        counts = [directions(pooled[metric][1]) for metric in ("a_tail", "a_mean")]
+        counts = [ups_and_downs(pooled[metric][1]) for metric in ("a_tail", "a_mean")]
         rows.append([LOSSES[loss].title, LOSSES[base].title, *numbers, *counts])
     if not rows:
         return []
-    names = ["Loss", "Against", *(f"{name} change" for name in SHOWN.values()), "A_Tail by cell", "A_Mean by cell"]
+    names = ["Loss", "Against", *(f"{name} change" for name in SHOWN.values()), "A_Tail cells", "A_Mean cells"]
     return [table(names, rows), POOLED]
 
 
@@ -272,12 +273,12 @@ def prototypes(evidence: Evidence) -> list[str]:
         "**What does training buy?** SimpleCIL trains nothing. RanPAC adapts the ViT to the first task and then fits a "
         "ridge regression on random projections of its features (with `fidelity=pilot` it favours rare classes more, "
         "[learners.md](learners.md)). EASE trains an adapter a task and compares with class means. Accuracies in "
-        f"percent; what trains does so with CE. {sides(differences)}".strip(),
+        f"percent; what trains does so with CE. {against_it(differences)}".strip(),
         table(names, rows),
     ]
 
 
-def sides(differences: Iterable[Difference | None]) -> str:
+def against_it(differences: Iterable[Difference | None]) -> str:
     """In how many cells the trained methods lie below and above SimpleCIL, and by how much."""
     known = [d for d in differences if d is not None and d.low is not None]
     if not known:

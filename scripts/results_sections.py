@@ -6,12 +6,12 @@ from results_evidence import (
     average,
     change,
     direction,
-    directions,
     mean,
     minus,
     pool,
     shared,
     table,
+    ups_and_downs,
 )
 from results_studies import setting_of
 
@@ -47,10 +47,10 @@ def demo_losses(evidence: Evidence) -> list[str]:
             means = pooled["a_tail"][1]
             texts = [change(difference) for difference, _ in pooled.values()]
             row = [LOSSES[loss].title, LOSSES[loss].knows, *texts]
-            rows.append((pooled["a_mean"][0].mean, [*row, directions(means)]))
+            rows.append((pooled["a_mean"][0].mean, [*row, ups_and_downs(means)]))
     if not rows:
         return []
-    names = ["Loss", "It knows", *(f"{name} change" for name in SHOWN.values()), "A_Tail by method"]
+    names = ["Loss", "It knows", *(f"{name} change" for name in SHOWN.values()), "A_Tail, methods"]
     return [
         "## The demo: the losses side by side",
         "Change against CE in points, pooled over the methods as above, best A_Mean first (50 characters, a tiny ViT, "
@@ -183,7 +183,7 @@ def beyond_balanced(evidence: Evidence, loss: str) -> str:
         parts += [f"{change(difference)} on {number} classes"] if difference is not None else []
     if not parts:
         return ""
-    return f"Of A_Mean {LOSSES[loss].title} gains on the long-tailed set beyond the balanced one {listed(parts)}."
+    return f"{LOSSES[loss].title} changes A_Mean of the long-tailed set more than that of the balanced one by {listed(parts)}."
 
 
 def of_balanced(differences: dict[str, Difference | None]) -> str:

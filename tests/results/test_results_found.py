@@ -28,7 +28,7 @@ def test_the_pooled_interval_is_over_cells_by_hand(tmp_path):
     assert (pooled.low, pooled.high) == (pytest.approx(3 - half, abs=1e-4), pytest.approx(3 + half, abs=1e-4))
     page = page_of(tmp_path, rows)
     interval = f"+3.0 [−{half - 3:.1f}, +{half + 3:.1f}]"
-    assert f"| TAL | CE | {interval} |" in page and "| higher in 2, lower in 0 of 2 | higher in 2, lower" in page
+    assert f"| TAL | CE | {interval} |" in page and "| 2 up, 0 down | 2 up, 0 down" in page
     assert sentence(page, "TAL in place").startswith(
         f"- **TAL in place of CE**, over 2 cells (a dataset with a method): A_Tail changes by {interval}, which may be "
     )
@@ -61,7 +61,7 @@ def test_two_losses_are_compared_where_both_were_run(tmp_path):
     page = page_of(tmp_path, rows)
     (row,) = [line for line in page.splitlines() if line.startswith("| Balanced softmax | TAL |")]
     # by 5, 6 and 6 on CUB, by −1, −1 and 0 on Pets
-    assert row.startswith("| Balanced softmax | TAL | +2.5 [") and "| higher in 1, lower in 1 of 2 |" in row
+    assert row.startswith("| Balanced softmax | TAL | +2.5 [") and "| 1 up, 1 down |" in row
 
 
 def test_a_loss_that_knows_the_sizes_stands_beside_the_others_on_the_same_cells(tmp_path):

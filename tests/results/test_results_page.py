@@ -33,7 +33,7 @@ def test_means_and_paired_changes_by_hand(tmp_path):
     interval = f"+5.0 [−{half - 5:.1f}, +{half + 5:.1f}]"
     assert f"| CUB-LT (4) | LAE | 50.0 | 55.0 | {interval} | 60.0 | 65.0 | {interval} | 3 |" in page
     assert f"| LAE | TAL | 55.0 ± 11.8 | 65.0 ± 11.8 | 75.0 ± 11.8 | {interval} | {interval} | 3 |" in page
-    assert f"| TAL | CE | {interval} | {interval} | {interval} | higher in 1, lower in 0 of 1 | higher in 1" in page
+    assert f"| TAL | CE | {interval} | {interval} | {interval} | 1 up, 0 down | 1 up" in page
     assert "| LAE | CE | 50.0 ± 10.0 | 60.0 ± 10.0 | 70.0 ± 10.0 |  |  | 3 |" in page
 
 
@@ -50,7 +50,7 @@ def test_one_seed_has_no_interval_and_a_missing_cell_is_a_dash(tmp_path):
     assert "| Flowers-LT (4) | MOS | 50.0 | – | – | 60.0 | – | – | 3 |" in page
     alone = "changes by +5.0, a single value, without an interval"
     assert f"- **TAL in place of CE**, over 1 cell (a dataset with a method): A_Tail {alone}; A_Head {alone}; " in page
-    assert "| TAL | CE | +5.0 | +5.0 | +5.0 | higher in 1, lower in 0 of 1 |" in page and "nan" not in page
+    assert "| TAL | CE | +5.0 | +5.0 | +5.0 | 1 up, 0 down |" in page and "nan" not in page
 
 
 def test_a_tie_is_neither_higher_nor_lower():
