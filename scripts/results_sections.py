@@ -183,7 +183,8 @@ def beyond_balanced(evidence: Evidence, loss: str) -> str:
         parts += [f"{change(difference)} on {number} classes"] if difference is not None else []
     if not parts:
         return ""
-    return f"{LOSSES[loss].title} changes A_Mean of the long-tailed set more than that of the balanced one by {listed(parts)}."
+    title = LOSSES[loss].title
+    return f"{title} changes A_Mean of the long-tailed set more than that of the balanced one by {listed(parts)}."
 
 
 def of_balanced(differences: dict[str, Difference | None]) -> str:

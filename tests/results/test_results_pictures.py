@@ -52,7 +52,7 @@ def test_classes_are_dots_at_their_training_images(tmp_path):
     key = {"study": "pets", "method": "lae", "options": "", "engine": "native", "seed": 1993}
     found = {  # training images, then recall and precision of one run and of another
         "ce": {0: (40, (0.9, 0.8), (0.7, 0.6)), 1: (2, (0.0, ""), (0.2, 0.5)), 2: (10, (0.0, ""), (0.0, ""))},
-        "tal": {label: (images, (0.5, 0.5), (0.5, 0.5)) for label, images in ((0, 40), (1, 2), (2, 10))},
+        "tal": {label: (images, (0.5, 0.1), (0.5, 0.5)) for label, images in ((0, 40), (1, 2), (2, 10))},
     }
     rows = [
         {**key, "loss": loss, "seed": seed, "label": label, "images": images, "recall": both[0], "precision": both[1]}
@@ -66,6 +66,8 @@ def test_classes_are_dots_at_their_training_images(tmp_path):
     recall, precision = (np.asarray(axes.collections[0].get_offsets()) for axes in shown.axes[:2])
     assert recall == pytest.approx(np.array([(2, 10), (10, 0), (40, 80)]))
     assert precision == pytest.approx(np.array([(2, 50), (40, 70)]))  # a class that is never predicted has none
+    tal = np.asarray(shown.axes[1].collections[1].get_offsets())
+    assert tal == pytest.approx(np.array([(2, 50), (40, 30)]))  # nor with TAL where CE does not predict it
 
 
 def test_states_part_head_from_tail(evidence):
