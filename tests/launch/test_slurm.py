@@ -168,7 +168,8 @@ def test_the_report_waits_though_squeue_does_not_answer(images, tmp_path, monkey
     monkeypatch.setattr(launch_slurm, "queued_jobs", lambda: None)
     monkeypatch.setattr(launch_slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or [["7_0"]])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
-    assert command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")[0] == 0
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
+    assert status == 0 and f"the report will be {tmp_path / 'runs' / 'report'}" in "".join(printed.split("\n"))
     assert "dependency" not in asked[0] and asked[1]["dependency"] == "afterany:7"
 
 
