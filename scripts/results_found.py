@@ -143,9 +143,16 @@ def more_steps(evidence: Evidence) -> str:
         if evidence.cells(loss, ["batches"])
     ]
     return (
-        f"**With more steps a task** (batches of {size}, {methods_of(cells)} on {evidence.short_title('cub')}): "
-        f"{'. '.join(said)}. [Below](#smaller-batches) both stand side by side."
+        f"**With more steps a task** (batches of {size}, {methods_of(cells)} on {evidence.short_title('cub')}). "
+        f"CE's own A_Tail is {listed([levels(evidence, method) for _, method in cells])}. {'. '.join(said)}. "
+        "[Below](#smaller-batches) both stand side by side."
     )
+
+
+def levels(evidence: Evidence, method: str) -> str:
+    """`27.9 in place of 19.7`: CE with smaller batches and with the method's own."""
+    small, own = (evidence.values("a_tail", study=study, method=method, loss="ce") for study in ("batches", "cub"))
+    return f"{mean(small)} in place of {mean(own)}"
 
 
 def against_nothing(evidence: Evidence) -> str:

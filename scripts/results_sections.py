@@ -73,7 +73,8 @@ def batches(evidence: Evidence) -> list[str]:
             where = {"study": study, "method": method}
             own = evidence.runs[(evidence.runs["study"] == study) & (evidence.runs["method"] == method)]
             steps = f"{own['steps'].astype(float).mean():.0f}" if len(own) else "–"
-            row = [LEARNERS[method].title, str(size), steps]
+            weights = own.loc[own["loss"] == "tal", "weight"].astype(float)
+            row = [LEARNERS[method].title, str(size), steps, f"{weights.mean():.2f}" if len(weights) else "–"]
             for metric in ("a_tail", "a_mean"):
                 row.append(mean(evidence.values(metric, loss="ce", **where)))
                 row += [change(evidence.difference(metric, loss, **where)) for loss in losses]
@@ -83,12 +84,13 @@ def batches(evidence: Evidence) -> list[str]:
         for metric in ("a_tail", "a_mean")
         for what in ("CE", *(f"{LOSSES[loss].title} change" for loss in losses))
     ]
+    names = ["Steps a task", "α·w with TAL", *names]
     return [
         "## Smaller batches",
         f"Does TAL do better when classes come one after the other, and with more steps? {evidence.short_title('cub')} "
         f"again, with nothing changed but the batch: {small}, which is L2P's own, in place of LAMDA-PILOT's for the "
         "method. The value was set before these runs, and no other was tried.",
-        table(["Method", "Batch", "Steps a task", *names], rows),
+        table(["Method", "Batch", *names], rows),
     ]
 
 

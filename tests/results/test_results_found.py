@@ -146,19 +146,19 @@ def test_the_papers_cells_are_counted_beside_ours(tmp_path):
 
 def test_smaller_batches_stand_beside_the_methods_own(tmp_path):
     rows = arms("cub", "lae", ce=(40, 50, 60), tal=(45, 55, 65), tal_auto=(44, 54, 64))
+    rows = [{**line, "weight": 0.17 if line["loss"] == "tal" else ""} for line in rows]
     assert "## Smaller batches" not in page_of(tmp_path, rows)
     more = arms("batches", "lae", ce=(50, 60, 70), tal=(53, 63, 73.1), tal_auto=(52, 63, 70))
-    rows += [{**line, "steps": 96.0} for line in more]
+    rows += [{**line, "steps": 96.0, "weight": 0.59 if line["loss"] == "tal" else ""} for line in more]
     page = page_of(tmp_path, rows)
     said = sentence(page, "With more steps")
-    assert said.startswith(
-        "- **With more steps a task** (batches of 16, LAE on CUB-LT (4)): TAL: A_Tail rises by 3.0 ["
-    )
+    assert said.startswith("- **With more steps a task** (batches of 16, LAE on CUB-LT (4)). CE's own A_Tail is")
+    assert "A_Tail is 60.0 in place of 50.0. TAL: A_Tail rises by 3.0 [" in said
     assert "TAL-auto: A_Tail changes by +1.7 [" in said
     section = page.split("## Smaller batches")[1].split("\n## ")[0]
     own, small = [line for line in section.splitlines() if line.startswith("| LAE")]
-    assert own.startswith("| LAE | 128 | 20 | 50.0 | +5.0 [+5.0, +5.0] | +4.0 [+4.0, +4.0] | 60.0 | +5.0")
-    assert small.startswith("| LAE | 16 | 96 | 60.0 | +3.0 [+2.9, +3.2] | +1.7 [") and "| 70.0 | +3.0 [" in small
+    assert own.startswith("| LAE | 128 | 20 | 0.17 | 50.0 | +5.0 [+5.0, +5.0] | +4.0 [+4.0, +4.0] | 60.0 | +5.0")
+    assert small.startswith("| LAE | 16 | 96 | 0.59 | 60.0 | +3.0 [+2.9, +3.2] | +1.7 [") and "| 70.0 | +3.0 [" in small
     assert "| TAL | CE | +5.0 [+5.0, +5.0] |" in page  # the small batches are not pooled with the rest
 
 
