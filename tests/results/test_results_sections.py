@@ -35,10 +35,15 @@ def test_ours_and_the_original_are_paired_by_seed(tmp_path):
     assert "Of 2 differences no interval leaves out 0 (by chance alone 0.1 would be expected)" in page
     assert "of one seed's difference in A_Mean the standard deviation is 3.0 points." in page  # 5, 2 and 8
     assert "Mean of the methods" not in page
+    assert f"over the methods, A_Mean changes by {interval}, which may be chance; the training loss" in page
+    assert "the training loss of the last epoch changes by +0.000 [+0.000, +0.000]." in page
     far = [line | {"method": "l2p", "a_mean": line["a_mean"] + 0.2 * (line["engine"] == "native")} for line in near]
     page = page_of(tmp_path / "far", near + far)
     assert "Of 4 differences the interval leaves out 0 for A_Mean of L2P (by chance alone 0.2" in page
     assert "| Mean of the methods |  |  | +15.0 [" in page  # 5 and 25
+    more = [line | {"train_loss": 0.5 + 0.01 * (line["engine"] == "native") * (line["seed"] - 1993)} for line in near]
+    half = T_2 * 0.01 / 3**0.5  # 0, 0.01 and 0.02
+    assert f"changes by +0.010 [−{half - 0.01:.3f}, +{half + 0.01:.3f}]" in page_of(tmp_path / "more", more)
 
 
 def test_an_original_without_ours_is_not_compared(tmp_path):
