@@ -1,6 +1,7 @@
 """Settings that are wrong, or just about right, drawn from the schema itself; and what may be accepted of them."""
 
 import math
+import os
 import random
 import re
 import shlex
@@ -29,6 +30,7 @@ NASTY = (
     "[0.5,0.4,0.4]/[0,1,1]", "9" * 60 + "/1",
 )  # fmt: skip
 NOT_PRINTED = ("plugins", "losses", "jobs", "gpus", "jobs_per_gpu")  # under their names in the command of one run
+AT_HOME = ("weights", "order")  # files, whose ~ is the home directory
 # What would take hours, gigabytes or hundreds of processes in a run, though it is in range.
 COSTLY = ("img_size", "epochs", "tuned_epoch", "crct_epochs", "M", "workers", "threads", "size", "length", "top_k",
           "prompt_param", "g_prompt_length", "pet_length", "n_centroids", "ffn_num", "down_sample_dim", "lora_rank",
@@ -92,7 +94,7 @@ def check_plan(case: SettingsCase, world: World) -> tuple[str, bool]:
         name = {"tuned_epoch": "epochs", "seeds": "seed"}.get(key, key)
         concerned = [run for run in runs if "." not in key or run["loss"] == key.partition(".")[0]]
         planned = [meant(known[key], run[name]) if name in run else usual for run in concerned]
-        if {*planned} != {meant(known[key], part) for part in parts}:
+        if {*planned} != {meant(known[key], os.path.expanduser(part) if key in AT_HOME else part) for part in parts}:
             return f"{key}={text!r} is planned as {planned}", True
     return "", True
 

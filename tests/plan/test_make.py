@@ -216,7 +216,7 @@ def test_list_names_everything():
         (["law=exponential", "shape=3"], "leave shape out"),
         (["manifest=x.txt", "n_max=9"], "manifest x.txt already fixes the split; leave out n_max"),
         (["manifest=x.txt", "classes=present"], "already fixes the split; leave out classes"),
-        (["normalize=123.675/58.4"], "a mean from 0 to 1 and a deviation from 0.001 to 1000, got 123.675/58.4"),
+        (["normalize=123.675/58.4"], "and a deviation from 0.001 to 1000, each one number or three, got 123.675/58.4"),
         (["normalize=0.5/0"], "a deviation from 0.001"),
         (["normalize=٣/٣"], "normalize must be"),
         (["device=cuda:٣"], "device must be"),

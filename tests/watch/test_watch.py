@@ -284,10 +284,13 @@ def test_a_linked_run_has_a_log_of_its_own(logged, tmp_path):
 
 
 def test_what_wandb_does_not_send_is_not_noted_as_sent(logged, tmp_path, monkeypatch):
+    import wandb
+
     from pilot_tal.watch.__main__ import main
 
     run = shutil.copytree(logged.path, tmp_path / logged.path.name)
-    monkeypatch.setenv("WANDB_MODE", "disabled")
+    opened = wandb.init  # which reads WANDB_MODE once a process
+    monkeypatch.setattr(wandb, "init", lambda **given: opened(**given, mode="disabled"))
     assert main(["wandb", str(run)]) == 0
     assert not (tmp_path / "wandb" / f"{run.name}.json").exists()
 
