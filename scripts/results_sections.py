@@ -226,9 +226,8 @@ def costs(evidence: Evidence) -> list[str]:
             rows.append([f"{cell.batch} × {cell.classes}", *shown])
         names = [f"{who}{what}" for who in ("", "paper: ") for what in ("CE, µs", "TAL, µs", "ratio")]
         parts += [
-            "`python scripts/results.py cost`, on a machine left alone. The loss, forward and backward on one CPU "
-            "thread, the fastest of many blocks of calls, beside the paper's table (measured on another machine in "
-            "another way):",
+            "The loss, forward and backward on one CPU thread, the fastest of many blocks of calls, beside the paper's "
+            "table (measured on another machine in another way):",
             table(["Batch × classes", *names], rows),
         ]
     if whole is not None:
@@ -241,9 +240,12 @@ def costs(evidence: Evidence) -> list[str]:
             ]
             for run in whole.itertuples()
         ]
+        first = whole.iloc[0]
+        told = f"`python scripts/results.py cost --epochs {first['epochs']} --rounds {first['rounds']}`"
         parts += [
-            "Whole runs on the demo, evaluation included, CE and TAL taking turns batch by batch, with the standard "
-            f"error of the mean (the paper's whole trainings on CIFAR-100: {PAPER_RUNS}):",
+            f"Measured by {told} on a machine left alone. Whole runs on the demo, evaluation included, CE and TAL "
+            "taking turns batch by batch, with the standard error of the mean (the paper's whole trainings on "
+            f"CIFAR-100: {PAPER_RUNS}):",
             table(["Method", "Epochs a task", "Rounds", "TAL against CE"], rows),
         ]
     return ["## What TAL costs", *parts] if parts else []

@@ -105,7 +105,8 @@ def test_costs_stand_beside_the_papers(tmp_path):
     page = page_of(tmp_path, rows, **COSTS)
     assert "| 32 × 20 | 34 | 153 | 4.5 | 108 | 429 | 4.0 |" in page
     assert "| LAE | 20 | 8 | −0.31 % (± 0.65) |" in page
-    assert "The loss alone" not in page_of(tmp_path / "one", rows, cost_of_runs=COSTS["cost_of_runs"])
+    assert "`python scripts/results.py cost --epochs 20 --rounds 8`" in page
+    assert "The loss, forward" not in page_of(tmp_path / "one", rows, cost_of_runs=COSTS["cost_of_runs"])
 
 
 def test_costs_are_measured_into_tables_that_the_page_reads(tmp_path, monkeypatch):
@@ -116,6 +117,8 @@ def test_costs_are_measured_into_tables_that_the_page_reads(tmp_path, monkeypatc
         return [1.0, 3.0]
 
     monkeypatch.setattr("bench_overhead.measure", overheads)
+    results.measure_cost(tmp_path, repeats=1, rounds=2, epochs=3)
+    assert asked.pop(0)[3] == ["threads=1", "epochs=3"] and asked.pop(0)[3] == ["threads=1", "epochs=3"]
     results.measure_cost(tmp_path, repeats=1, rounds=2)
     found = {}
     for name, like in COSTS.items():
