@@ -17,11 +17,21 @@ _GUARD = "'"
 _FORMULA = tuple(f"=+-@\t\r\n＝＋－＠{_GUARD}")  # what makes a spreadsheet run a text, and our own mark
 
 
+def fits(part: str) -> bool:
+    """Whether a file could have this name: not too long, and without a zero byte."""
+    return "\0" not in part and len(os.fsencode(part)) <= _LONGEST_NAME
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is the name of a file, not a path."""
+    return bool(text) and Path(text).name == text and fits(text)
+
+
 def given_path(path: str | Path, name: str) -> Path:
     """A path that a user gave as `name`, with ~ expanded; one that no file can have is refused."""
     if not str(path).strip():
         raise UserError(f"{name} is empty; give a path, or . for the working directory")
-    if "\0" in str(path) or any(len(os.fsencode(part)) > _LONGEST_NAME for part in Path(path).parts):
+    if any(not fits(part) for part in Path(path).parts):
         raise UserError(f"{name} cannot be a path: a name in it is too long or holds a zero byte")
     try:
         return Path(path).expanduser()

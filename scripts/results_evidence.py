@@ -86,8 +86,13 @@ class Evidence:
         methods: Sequence[str] = TRAINED,
     ) -> tuple[Difference | None, list[float]]:
         """A loss minus CE, or minus another, pooled over cells; and the means of the cells."""
-        cells = self.cells(loss, names, base, methods)
-        return pool([minus(*self.pair(metric, loss, base, study=s, method=m)) for s, m in cells])
+        return pool(self.changes(metric, loss, self.cells(loss, names, base, methods), base))
+
+    def changes(
+        self, metric: str, loss: str, cells: Iterable[tuple[str, str]], base: str = "ce"
+    ) -> list[dict[int, float]]:
+        """A loss minus CE, or minus another, in each of some cells, by seed."""
+        return [minus(*self.pair(metric, loss, base, study=s, method=m)) for s, m in cells]
 
 
 def pool(cells: list[dict[int, float]]) -> tuple[Difference | None, list[float]]:
@@ -98,13 +103,17 @@ def pool(cells: list[dict[int, float]]) -> tuple[Difference | None, list[float]]
     if not cells:
         return None, []
     means = [average(cell) for cell in cells]
-    seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
-    by_seed = [sum(cell[seed] for cell in cells) / len(cells) for seed in seeds]
-    found = [mean_interval(values) for values in (means, by_seed) if values]
+    found = [mean_interval(values) for values in (means, list(over_cells(cells).values())) if values]
     halves = [interval.high - interval.mean for interval in found if interval.high is not None]
     centre = found[0].mean
     low, high = (centre - max(halves), centre + max(halves)) if halves else (None, None)
     return Difference(centre, low, high, len(cells)), means
+
+
+def over_cells(cells: list[dict[int, float]]) -> dict[int, float]:
+    """The mean over cells on each seed that all of them have."""
+    seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+    return {seed: sum(cell[seed] for cell in cells) / len(cells) for seed in seeds}
 
 
 def minus(ours: dict[int, float], theirs: dict[int, float]) -> dict[int, float]:
@@ -136,6 +145,11 @@ def average(values: dict[int, float]) -> float:
 
 def mean(values: dict[int, float]) -> str:
     return f"{average(values):.1f}" if values else "–"
+
+
+def mean_of(column: pd.Series, digits: int) -> str:
+    """The mean of a column of runs, if there are any."""
+    return f"{column.astype(float).mean():.{digits}f}" if len(column) else "–"
 
 
 def mean_spread(values: dict[int, float]) -> str:

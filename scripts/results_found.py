@@ -15,8 +15,10 @@ from results_evidence import (
     directions,
     ends,
     mean,
-    minus,
+    mean_of,
+    over_cells,
     pool,
+    sides,
     table,
     ups_and_downs,
 )
@@ -40,10 +42,9 @@ WHY = {  # where TAL gains nothing, what in the method may be the reason
     "alike for every class, which may leave little of what the loss did."
 }
 POOLED = (
-    "Every cell counts once, with its mean over seeds; the interval is the wider of two "
-    "t-intervals, one over the cells and one over the seeds. Cells share images and class orders, so it says how far "
-    "cells and seeds differ rather than what chance allows; and if nothing differed, one interval in twenty would "
-    "leave out 0 all the same."
+    "Every cell counts once, with its mean over seeds; the interval is the wider of two t-intervals, one over the "
+    "cells and one over the seeds. Cells share images and class orders, so it says how far cells and seeds differ "
+    "rather than what chance allows; and if nothing differed, one interval in twenty would leave out 0 all the same."
 )
 
 
@@ -79,6 +80,13 @@ def told(evidence: Evidence, loss: str, metrics: Iterable[str], **where) -> str:
     return "; ".join(moves(SHOWN[metric], difference) for metric, difference in pooled.items() if difference)
 
 
+def told_of_study(evidence: Evidence, study: str) -> str:
+    """What TAL and TAL-auto do to tail and mean of one study."""
+    losses = [loss for loss in TOLD if evidence.cells(loss, [study])]
+    said = {loss: told(evidence, loss, ("a_tail", "a_mean"), names=[study]) for loss in losses}
+    return "".join(f"{LOSSES[loss].title}: {sentence}. " for loss, sentence in said.items()).rstrip()
+
+
 def in_place_of_ce(evidence: Evidence, loss: str) -> str:
     """What a loss does to tail, head and all classes, over all cells."""
     cells = evidence.cells(loss)
@@ -111,11 +119,8 @@ def told_the_sizes(evidence: Evidence) -> str:
         return ""
     losses, parts = (*TOLD, PRIOR), []
     for metric in ("a_tail", "a_mean"):
-        values = [
-            points(sum(pair_mean(evidence, metric, loss, cell) for cell in cells) / len(cells) / 100, 1)
-            for loss in losses
-        ]
-        parts.append(f"{SHOWN[metric]} changes by {listed(values)}")
+        means = [pool(evidence.changes(metric, loss, cells))[0].mean for loss in losses]
+        parts.append(f"{SHOWN[metric]} changes by {listed([points(value / 100, 1) for value in means])}")
     titles = listed([LOSSES[loss].title for loss in losses])
     whole = [LEARNERS[m].title for m in whole_batches(evidence) if m in {method for _, method in cells}]
     known = f" (with {listed(whole)} one batch holds a whole task, so TAL meets the sizes there too)" * bool(whole)
@@ -127,29 +132,20 @@ def told_the_sizes(evidence: Evidence) -> str:
     )
 
 
-def pair_mean(evidence: Evidence, metric: str, loss: str, cell: tuple[str, str]) -> float:
-    return average(minus(*evidence.pair(metric, loss, study=cell[0], method=cell[1])))
-
-
 def more_steps(evidence: Evidence) -> str:
     """The same methods with smaller batches, so with more steps."""
     cells = evidence.cells("tal", ["batches"])
     if not cells:
         return ""
     size = setting_of(evidence.studies["batches"], "batch_size")
-    said = [
-        f"{LOSSES[loss].title}: {told(evidence, loss, ('a_tail', 'a_mean'), names=['batches'])}"
-        for loss in TOLD
-        if evidence.cells(loss, ["batches"])
-    ]
     return (
         f"**With more steps a task** (batches of {size}, {methods_of(cells)} on {evidence.short_title('cub')}). "
-        f"CE's own A_Tail is {listed([levels(evidence, method) for _, method in cells])}. {'. '.join(said)}. "
-        "[Below](#smaller-batches) both stand side by side."
+        f"CE's own A_Tail is {listed([tail_of_ce(evidence, method) for _, method in cells])}. "
+        f"{told_of_study(evidence, 'batches')} [Below](#smaller-batches) both stand side by side."
     )
 
 
-def levels(evidence: Evidence, method: str) -> str:
+def tail_of_ce(evidence: Evidence, method: str) -> str:
     """`27.9 in place of 19.7`: CE with smaller batches and with the method's own."""
     small, own = (evidence.values("a_tail", study=study, method=method, loss="ce") for study in ("batches", "cub"))
     return f"{mean(small)} in place of {mean(own)}"
@@ -195,7 +191,7 @@ def beside_the_paper(evidence: Evidence) -> str:
         for metric in here
     }
     reported = listed([f"{SHOWN[metric]} in {count} of {len(theirs)}" for metric, count in higher.items()])
-    ours = listed([f"{SHOWN[m]} in {sum(v > 0 for v in values)} of {len(values)}" for m, values in here.items()])
+    ours = listed([f"{SHOWN[m]} in {sides(values)[0]} of {len(values)}" for m, values in here.items()])
     return (
         f"**Beside the paper.** With ViT-B/16 on the whole sets it reports TAL higher than CE: {reported} cells. "
         f"Here: {ours}."
@@ -204,13 +200,8 @@ def beside_the_paper(evidence: Evidence) -> str:
 
 def on_the_demo(evidence: Evidence) -> str:
     """TAL and TAL-auto on the demo."""
-    said = [
-        f"{LOSSES[loss].title}: {told(evidence, loss, ('a_tail', 'a_mean'), names=['demo'])}"
-        for loss in TOLD
-        if evidence.cells(loss, ["demo"])
-    ]
-    methods = number(len(evidence.cells("tal", ["demo"])), "method")
-    return f"**On the demo**, over {methods}. {'. '.join(said)}." if said else ""
+    said, methods = told_of_study(evidence, "demo"), len(evidence.cells("tal", ["demo"]))
+    return f"**On the demo**, over {number(methods, 'method')}. {said}" if said else ""
 
 
 def pooled_losses(evidence: Evidence) -> list[str]:
@@ -249,14 +240,9 @@ def by_method(evidence: Evidence) -> list[str]:
 
 def over_methods(evidence: Evidence, metric: str, loss: str) -> Difference | None:
     """Pooled over methods; of a method with several datasets each seed's mean over them counts."""
-    found = []
-    for method in TRAINED:
-        cells = [
-            minus(*evidence.pair(metric, loss, study=s, method=m)) for s, m in evidence.cells(loss, methods=[method])
-        ]
-        seeds = [seed for seed in (cells[0] if cells else ()) if all(seed in cell for cell in cells)]
-        found += [{seed: sum(cell[seed] for cell in cells) / len(cells) for seed in seeds}] if seeds else []
-    return pool(found)[0]
+    by_method = [evidence.changes(metric, loss, evidence.cells(loss, methods=[method])) for method in TRAINED]
+    found = [over_cells(cells) for cells in by_method if cells]
+    return pool([seeds for seeds in found if seeds])[0]
 
 
 def prototypes(evidence: Evidence) -> list[str]:
@@ -314,9 +300,8 @@ def calibration(evidence: Evidence) -> list[str]:
         own = ran[ran["method"] == method]
         if not len(own):
             continue
-        weights = [own.loc[own["loss"] == loss, "weight"].astype(float) for loss in TOLD]
-        steps = f"{own['steps'].astype(float).mean():.0f}"
-        rows.append([LEARNERS[method].title, steps, *(f"{w.mean():.2f}" if len(w) else "–" for w in weights)])
+        weights = [mean_of(own.loc[own["loss"] == loss, "weight"], 2) for loss in TOLD]
+        rows.append([LEARNERS[method].title, mean_of(own["steps"], 0), *weights])
     if not rows:
         return []
     whole = [LEARNERS[method].title for method in whole_batches(evidence)]

@@ -10,7 +10,7 @@ from figures_results import draw_results
 from results_evidence import BASELINES, PHOTOS, SHOWN, Evidence, change, mean, mean_spread, table
 from results_found import found
 from results_sections import BALANCED, batches, costs, demo_losses, original, supervised
-from results_studies import planned_runs, setting_of
+from results_studies import places_of, planned_runs, setting_of
 
 from data_lt import load_manifest
 from data_lt.files import write_text
@@ -20,7 +20,6 @@ from pilot_tal.metrics import paired_difference
 from pilot_tal.report.display import listed
 
 OVERVIEW = "results_overview"
-HINTS = {"photos": "PHOTOS", "weights": "WEIGHTS", "pilot": "CHECKOUT", "python": "PYTHON"}  # places of a study
 WEIGHTS = "0af164d9dc50"  # the beginning of the checksum of ours
 
 
@@ -178,8 +177,8 @@ def repeat(evidence: Evidence) -> list[str]:
     for study, facts in evidence.studies.items():
         own = runs[runs["study"] == study]
         if len(own):
-            given = " ".join(f"{place}={hint}" for place, hint in HINTS.items() if wants(facts, place))
-            command = f"`python scripts/results.py run {study}{' ' * bool(given)}{given}`"
+            given = [f"{place}={place.upper()}" for place in places_of(facts, study)]
+            command = f"`{' '.join(['python scripts/results.py run', study, *given])}`"
             hours = f"{own['minutes'].sum() / 60:.1f}"
             rows.append([facts["title"], command, str(len(own)), seeds_of(own["seed"]), hours])
     native = runs[runs["engine"] == "native"]
@@ -189,9 +188,9 @@ def repeat(evidence: Evidence) -> list[str]:
         "`results/studies.yaml` has the settings of every study, `results/manifests` the images of each set (ours had "
         "a shorter side of 224 pixels). PHOTOS is a folder with `CUB_200_2011`, `flowers` and `pets`, a folder of "
         "images a class in the latter two; WEIGHTS a file of DeiT-Tiny's weights in timm's names (ours: half "
-        f"precision, LayerNorms rounded, SHA-256 `{WEIGHTS}…`; others give somewhat other numbers); CHECKOUT and "
-        "PYTHON are LAMDA-PILOT and its environment ([upstream.md](upstream.md)). `--dry-run` prints the `pilot-tal` "
-        "commands of a study; given again, it goes on where it was interrupted. Then:",
+        f"precision, LayerNorms rounded, SHA-256 `{WEIGHTS}…`; others give somewhat other numbers); PILOT and "
+        "PYTHON are a checkout of LAMDA-PILOT and its environment ([upstream.md](upstream.md)). `--dry-run` prints the "
+        "`pilot-tal` commands of a study; given again, it goes on where it was interrupted. Then:",
         "```bash\n"
         "python scripts/results.py collect cub    # its finished runs into results/*.csv\n"
         "python scripts/results.py                # page and pictures anew\n"
@@ -222,12 +221,6 @@ def repeat(evidence: Evidence) -> list[str]:
             table(["Method", "Setting", "On", "Task 1", "Task 2", "Chance (ln C)"], rows),
         ]
     return parts
-
-
-def wants(study: dict, place: str) -> bool:
-    """Whether a study leaves a place to the caller."""
-    texts = [study["settings"], study["data"], *(["{pilot}{python}"] if "upstream_runs" in study else [])]
-    return "{" + place + "}" in " ".join(texts) or (place == "photos" and "few" in study)
 
 
 def seeds_of(seeds: pd.Series) -> str:

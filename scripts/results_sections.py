@@ -1,5 +1,7 @@
 """Sections of docs/results.md on one question each; every one is there only if its runs are."""
 
+from collections.abc import Iterable, Sequence
+
 from results_evidence import (
     SHOWN,
     Evidence,
@@ -7,13 +9,14 @@ from results_evidence import (
     change,
     direction,
     mean,
+    mean_of,
     minus,
     pool,
     shared,
     table,
     ups_and_downs,
 )
-from results_found import moves
+from results_found import PRIOR, TOLD, moves
 from results_studies import setting_of
 
 from pilot_tal.learners import LEARNERS
@@ -35,7 +38,6 @@ PAPER_LOSS = {  # the paper's table of the loss alone, CE and TAL in µs, by bat
     (128, 5): (107.2, 428.9), (128, 20): (107.4, 428.0), (128, 100): (107.5, 429.1), (128, 500): (107.9, 436.3),
     (256, 5): (108.0, 429.0), (256, 20): (108.1, 428.1), (256, 100): (108.2, 433.0), (256, 500): (110.8, 438.5),
 }  # fmt: skip
-OURS = ("tal", "tal_auto")
 PAPER_RUNS = "+0.76 % on average over seven methods, from −1.9 to +2.3 %"  # whole trainings
 
 
@@ -67,25 +69,19 @@ def batches(evidence: Evidence) -> list[str]:
     if not methods:
         return []
     small = setting_of(evidence.studies["batches"], "batch_size")
-    losses = [loss for loss in ("tal", "tal_auto", "balanced_softmax") if evidence.cells(loss, ["batches"])]
+    losses = [loss for loss in (*TOLD, PRIOR) if evidence.cells(loss, ["batches"])]
     rows = []
     for method in methods:
         for study, size in (("cub", defaults(method, "cub_lt")["batch_size"]), ("batches", small)):
             where = {"study": study, "method": method}
             own = evidence.runs[(evidence.runs["study"] == study) & (evidence.runs["method"] == method)]
-            steps = f"{own['steps'].astype(float).mean():.0f}" if len(own) else "–"
-            weights = own.loc[own["loss"] == "tal", "weight"].astype(float)
-            row = [LEARNERS[method].title, str(size), steps, f"{weights.mean():.2f}" if len(weights) else "–"]
+            weight = mean_of(own.loc[own["loss"] == "tal", "weight"], 2)
+            row = [LEARNERS[method].title, str(size), mean_of(own["steps"], 0), weight]
             for metric in ("a_tail", "a_mean"):
                 row.append(mean(evidence.values(metric, loss="ce", **where)))
                 row += [change(evidence.difference(metric, loss, **where)) for loss in losses]
             rows.append(row)
-    names = [
-        f"{SHOWN[metric]} {what}"
-        for metric in ("a_tail", "a_mean")
-        for what in ("CE", *(f"{LOSSES[loss].title} change" for loss in losses))
-    ]
-    names = ["Steps a task", "α·w with TAL", *names]
+    names = ["Steps a task", "α·w with TAL", *columns(("a_tail", "a_mean"), losses)]
     return [
         "## Smaller batches",
         f"Does TAL do better when classes come one after the other, and with more steps? {evidence.short_title('cub')} "
@@ -93,6 +89,12 @@ def batches(evidence: Evidence) -> list[str]:
         "method. The value was set before these runs, and no other was tried.",
         table(["Method", "Batch", *names], rows),
     ]
+
+
+def columns(metrics: Iterable[str], losses: Sequence[str]) -> list[str]:
+    """For each metric the names of CE's column and of the changes of some losses."""
+    titles = ["CE", *(f"{LOSSES[loss].title} change" for loss in losses)]
+    return [f"{SHOWN[metric]} {title}" for metric in metrics for title in titles]
 
 
 def original(evidence: Evidence) -> list[str]:
@@ -163,26 +165,21 @@ def supervised(evidence: Evidence) -> list[str]:
         for metric in ("a_mean", "a_tail"):
             rare = metric == "a_mean" or kind != "balanced"  # where all classes have as many images, none is rare
             row.append(mean(evidence.values(metric, loss="ce", **where)) if rare else "")
-            row += [change(evidence.difference(metric, loss, **where)) if rare else "" for loss in OURS]
-        for loss in OURS if kind == "balanced" else ():
+            row += [change(evidence.difference(metric, loss, **where)) if rare else "" for loss in TOLD]
+        for loss in TOLD if kind == "balanced" else ():
             balanced[f"{LOSSES[loss].title} on {classes} classes"] = evidence.difference("a_mean", loss, **where)
         rows.append([*row, str(len(ce))])
     if not rows:
         return []
     facts = evidence.studies[next(study for study in SUPERVISED if study in evidence.studies)]
     size, batch = setting_of(facts, "img_size"), setting_of(facts, "batch_size")
-    names = [
-        f"{SHOWN[metric]} {what}"
-        for metric in ("a_mean", "a_tail")
-        for what in ("CE", *(f"{LOSSES[loss].title} change" for loss in OURS))
-    ]
-    told = " ".join(filter(None, [of_balanced(balanced), *(beyond_balanced(evidence, loss) for loss in OURS)]))
+    told = " ".join(filter(None, [of_balanced(balanced), *(beyond_balanced(evidence, loss) for loss in TOLD)]))
     return [
         "## Supervised learning",
         "All classes in one task (`tasks=1`), shuffled: the paper's question whether TAL harms where nothing is out of "
         f"balance, and whether it helps where only the classes' sizes are. LAE on pets, {size} pixels, batches of "
         f"{batch}. TAL begins with weak negatives (Q = 0) on balanced data too; TAL-auto begins calibrated. {told}",
-        table(["Classes", "Set", *names, "Seeds"], rows),
+        table(["Classes", "Set", *columns(("a_mean", "a_tail"), TOLD), "Seeds"], rows),
     ]
 
 

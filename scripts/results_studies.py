@@ -17,6 +17,18 @@ def read_studies(folder: Path) -> dict[str, dict[str, Any]]:
 
 def study_commands(study: dict[str, Any], name: str, places: dict[str, str]) -> list[list[str]]:
     """The commands of a study, each as its words after `pilot-tal`."""
+    return [[word.format(**places) for word in words] for words in _commands(study, name)]
+
+
+def places_of(study: dict[str, Any], name: str) -> list[str]:
+    """What the commands of a study leave to the caller."""
+    words = " ".join(word for words in _commands(study, name) for word in words)
+    few = ["photos"] if "few" in study else []  # a folder that is made of the photographs
+    return [place for place in PLACES if "{" + place + "}" in words or place in few]
+
+
+def _commands(study: dict[str, Any], name: str) -> list[list[str]]:
+    """The commands with the places still open."""
     output, made = f"runs/results/{name}", []
     for line in study["runs"]:
         methods, *own = line.split()
@@ -26,7 +38,7 @@ def study_commands(study: dict[str, Any], name: str, places: dict[str, str]) -> 
         config, *own = line.split()
         checkout = ["--repo", "{pilot}", "--python", "{python}", "--config", config]
         made.append(["upstream", *checkout, *study["upstream"].split(), *own, "--output", output])
-    return [[word.format(**places) for word in words] for words in made]
+    return made
 
 
 def setting_of(study: dict[str, Any], key: str) -> str | None:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.errors import UserError
-from data_lt.files import read_json, write_json
+from data_lt.files import is_name, read_json, write_json
 from pilot_tal.record.run_record import short_hash
 
 PLANS = ".plans"
-_LONGEST_NAME = 200  # no run has a longer one
 _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING")
 
 
@@ -45,9 +44,7 @@ def _read(file: Path) -> dict[str, str]:
         return {}  # nothing but a convenience is lost
     if not isinstance(content, dict):
         return {}
-    return {
-        name: str(job) for name, job in content.items() if Path(name).name == name and 0 < len(name) < _LONGEST_NAME
-    }
+    return {name: str(job) for name, job in content.items() if is_name(name)}
 
 
 @dataclass(frozen=True)

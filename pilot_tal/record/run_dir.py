@@ -48,12 +48,12 @@ def write_predictions(path: Path, task: int, images: Sequence[str], true: Iterab
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("image", "true", "pred"))
     writer.writerows(zip(map(guarded, images), (int(y) for y in true), (int(y) for y in pred), strict=True))
-    write_text(path / _file("predictions", task), text.getvalue())
+    write_text(path / task_file("predictions", task), text.getvalue())
 
 
 def write_log(path: Path, kind: str, task: int, lines: Iterable[dict[str, Any]]) -> None:
     """Writes the log `steps` or `states` of a task."""
-    write_text(path / _file(kind, task), "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    write_text(path / task_file(kind, task), "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
 
 def write_result(path: Path, record: RunRecord, predictions: Predictions, finished: bool) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class StoredRun:
 
     def images(self, task: int) -> list[str]:
         """The test images after a task, in the order of its predictions."""
-        rows = csv.DictReader(io.StringIO(_verified(self.path, _file("predictions", task), self.files), newline=""))
+        rows = csv.DictReader(io.StringIO(_verified(self.path, task_file("predictions", task), self.files), newline=""))
         return [unguarded(row["image"]) for row in rows]
 
     def step_log(self) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ class StoredRun:
         return self._log("states")
 
     def _log(self, kind: str) -> list[dict[str, Any]]:
-        files = {task: _file(kind, task) for task in range(self.tasks_done)}
+        files = {task: task_file(kind, task) for task in range(self.tasks_done)}
         return [
             {**line, "task": task}
             for task, name in files.items()
@@ -128,7 +128,7 @@ def load_run(path: str | Path, done: int | None = None) -> StoredRun:
         raise damaged(path / RESULT, f"it knows of {tasks} finished tasks, the checkpoint of {done}")
     files = result["files"]
     chosen = range(tasks if done is None else done)
-    predictions = [_read_predictions(path, _file("predictions", t), files, int(seen[t])) for t in chosen]
+    predictions = [_read_predictions(path, task_file("predictions", t), files, int(seen[t])) for t in chosen]
     for name in [name for t in chosen for name in task_files(t)]:  # what else it names is not ours
         if name in files and not name.startswith("predictions"):
             _verified(path, name, files)
@@ -210,10 +210,11 @@ def damaged(file: Path, reason: str) -> UserError:
 
 def task_files(task: int) -> list[str]:
     """What a run may have written of a task, below its directory."""
-    return [_file(kind, task) for kind in ("predictions", "steps", "states")]
+    return [task_file(kind, task) for kind in ("predictions", "steps", "states")]
 
 
-def _file(kind: str, task: int) -> str:
+def task_file(kind: str, task: int) -> str:
+    """The predictions, steps or states of a task, below the run's directory."""
     return f"{kind}/task{task:02d}.{'csv' if kind == 'predictions' else 'jsonl'}"
 
 
@@ -259,7 +260,9 @@ def _read_object(file: Path) -> dict[str, Any]:
 def _read_result(path: Path, record: RunRecord) -> dict[str, Any]:
     file, tasks = path / RESULT, record.num_tasks
     if not file.is_file():
-        if file.exists() or (path / _file("predictions", 1)).exists():  # the second task's come after a first result
+        if (
+            file.exists() or (path / task_file("predictions", 1)).exists()
+        ):  # the second task's come after a first result
             raise damaged(file, "it is missing, though a task is finished")
         return {"tasks_done": 0, "finished": False, "metrics": {}, "files": {}}
     result = _unsealed(file, _read_object(file))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilot_tal.record.run_dir import StoredRun, damaged
+from pilot_tal.record.run_dir import StoredRun, damaged, task_file
 
 CALIBRATED = 0.9  # mean α·w over the classes at the end of a task from which on we call TAL calibrated
 
@@ -47,7 +47,7 @@ def over_steps(states: list[TaskState]) -> Iterator[tuple[int, TaskState]]:
 
 
 def _task_state(run: StoredRun, task: int, lines: list[dict]) -> TaskState:
-    file, sizes = run.path / f"states/task{task:02d}.jsonl", run.record.stream.task_sizes
+    file, sizes = run.path / task_file("states", task), run.record.stream.task_sizes
     stop = sum(sizes[: task + 1])
     try:
         steps = np.array([line["step"] for line in lines], dtype=int)

@@ -26,12 +26,13 @@ def main(arguments: list[str]) -> int:
     for path in find_runs(os.path.abspath(given_path(path, "RUN")) for path in paths):
         try:
             follow(load_run(path))
-        except (UserError, OSError) as error:  # the others are logged all the same
-            reason = (
-                error if isinstance(error, UserError) else f"cannot write the log of {path}: {error.strerror or error}"
-            )
-            print(f"error: {reason}", file=sys.stderr)
-            status = 1
+            continue
+        except UserError as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"cannot write the log of {path}: {error.strerror or error}"
+        print(f"error: {reason}", file=sys.stderr)  # the others are logged all the same
+        status = 1
     return status
 
 

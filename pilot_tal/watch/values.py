@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pilot_tal.metrics import summarize, tail_classes
-from pilot_tal.record.run_dir import StoredRun, damaged, task_files
+from pilot_tal.record.run_dir import StoredRun, damaged, task_file, task_files
 from pilot_tal.record.run_record import short_hash
 from pilot_tal.report.grouping import load_study
 from pilot_tal.report.plots import setting_plots
@@ -41,7 +41,7 @@ def task_values(run: StoredRun) -> Iterator[TaskValues]:
             known = {name: float(line[key]) for key, name in OF_A_STEP.items() if line[key] is not None}
             steps[line["task"]][int(line["step"])] = known
         except (KeyError, TypeError, ValueError) as error:
-            file = run.path / f"steps/task{line['task']:02d}.jsonl"
+            file = run.path / task_file("steps", line["task"])
             raise damaged(file, f"each line needs step, {', '.join(OF_A_STEP)}") from error
     for task in range(run.tasks_done):
         if task in states:
