@@ -30,10 +30,10 @@ import torch
 
 import pilot_tal._torchvision  # noqa: F401
 from pilot_tal.backbone import FrozenViT, build_backbone
+from pilot_tal.config.defaults import method_config
 from pilot_tal.engine.loop import PRECISIONS, autocast, build_optimizer, tensor_cores
 from pilot_tal.learners import Learner, build_learner
 from pilot_tal.losses import build_loss
-from pilot_tal.plan.defaults import method_config
 from pilot_tal.stream.task import TaskInfo
 
 METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")

@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Sequence
 
+from pilot_tal.config.grid import make_plan
 from pilot_tal.engine.launch import Cells
 from pilot_tal.engine.progress import Status
 from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import Shared
-from pilot_tal.plan.make import make_plan
 
 
 class Silence:

@@ -23,7 +23,7 @@ from pilot_tal.losses.tal_math import (
     supervision_strength,
     updated_strength,
 )
-from pilot_tal.report.svg import figure, legend, standalone, style, to_svg
+from pilot_tal.results.svg import figure, legend, standalone, style, to_svg
 from pilot_tal.stream.task import TaskInfo
 
 ROOT = Path(__file__).resolve().parent.parent

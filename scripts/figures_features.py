@@ -18,7 +18,7 @@ from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.model.model import Model
 from pilot_tal.record.run_dir import StoredRun, load_run
-from pilot_tal.report.svg import INK, figure, standalone, style, to_svg
+from pilot_tal.results.svg import INK, figure, standalone, style, to_svg
 
 NAME = "results_features"
 COLUMNS = ("dataset", "method", "loss", "seed", "image", "class", "images", "x", "y")

@@ -15,8 +15,8 @@ from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import Difference, paired_difference, tail_classes
-from pilot_tal.report.display import points
-from pilot_tal.report.svg import INK, draw_cells, figure, legend, standalone, style, to_svg
+from pilot_tal.results.display import points
+from pilot_tal.results.svg import INK, draw_cells, figure, legend, standalone, style, to_svg
 from pilot_tal.schema import defaults_of
 
 COLOURS = {"ce": "#0072b2", "tal": "#d55e00", "tal_auto": "#009e73", "balanced_softmax": "#cc79a7"}  # as in a report

@@ -24,12 +24,12 @@ from results_evidence import write_table
 from results_studies import PLACES, read_studies, study_commands
 
 from data_lt.errors import UserError
+from pilot_tal.config.defaults import defaults
+from pilot_tal.config.parse import parse_items
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import AFTER_TASK
-from pilot_tal.plan.defaults import defaults
-from pilot_tal.plan.parse import parse_items
 from pilot_tal.record.run_dir import RECORD, RESULT, StoredRun, find_runs, load_run
-from pilot_tal.report.tal_state import mean_weights, read_states
+from pilot_tal.results.tal_state import mean_weights, read_states
 from pilot_tal.schema import defaults_of
 
 ROOT = Path(__file__).resolve().parent.parent

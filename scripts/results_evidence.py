@@ -12,7 +12,7 @@ from results_studies import read_studies
 from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.metrics import Difference, mean_interval, paired_difference, spread
-from pilot_tal.report.display import end, points
+from pilot_tal.results.display import end, points
 
 PHOTOS = ("cub", "flowers", "pets")
 SHOWN = {"a_tail": "A_Tail", "a_mean": "A_Mean", "a_head": "A_Head"}

@@ -25,12 +25,12 @@ from results_evidence import (
 from results_studies import setting_of
 
 from data_lt import load_manifest
+from pilot_tal.config.defaults import defaults
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import Difference, paired_difference
-from pilot_tal.plan.defaults import defaults
-from pilot_tal.report.display import listed, number, points
-from pilot_tal.report.paper import paper_table
+from pilot_tal.results.display import listed, number, points
+from pilot_tal.results.paper import paper_table
 
 TOLD = ("tal", "tal_auto")  # the losses with sentences and columns of their own
 PRIOR = "balanced_softmax"  # the loss that is told the classes' sizes

@@ -17,7 +17,7 @@ from data_lt.files import write_text
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import paired_difference
-from pilot_tal.report.display import listed
+from pilot_tal.results.display import listed
 
 OVERVIEW = "results_overview"
 WEIGHTS = "0af164d9dc50"  # the beginning of the checksum of ours

@@ -19,11 +19,11 @@ from results_evidence import (
 from results_found import PRIOR, TOLD, moves
 from results_studies import setting_of
 
+from pilot_tal.config.defaults import defaults
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import Difference, paired_difference
-from pilot_tal.plan.defaults import defaults
-from pilot_tal.report.display import listed
+from pilot_tal.results.display import listed
 
 SUPERVISED = {
     "supervised_5_balanced": ("5", "balanced"),

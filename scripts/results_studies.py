@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from pilot_tal.plan.make import make_plan
+from pilot_tal.config.grid import make_plan
 
 PLACES = ("photos", "weights", "pilot", "python")  # what the commands of a study leave to the caller
 

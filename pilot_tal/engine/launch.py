@@ -9,14 +9,14 @@ import torch
 import typer
 
 from data_lt.errors import UserError
+from pilot_tal.config.settings import Machine, Plan
 from pilot_tal.engine.launch_cells import Cell, Cells, command_line, run_arguments
 from pilot_tal.engine.launch_workers import Workers, can_fork
 from pilot_tal.engine.progress import Display
 from pilot_tal.engine.room import evaluation_bytes, training_bytes
 from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import MOST_WORKERS, choose_device, cores
-from pilot_tal.plan.config import Machine, Plan
-from pilot_tal.record.lease import forget_dead
+from pilot_tal.record.lock import forget_dead
 from pilot_tal.record.plans import note_plan
 from pilot_tal.record.run_dir import LOG, is_finished, remove_leftovers
 from pilot_tal.stream.memory import free_memory

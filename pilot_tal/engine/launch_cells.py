@@ -13,14 +13,14 @@ import torch
 
 from data_lt import LongTailedSet
 from pilot_tal.backbone import FrozenViT
+from pilot_tal.config.defaults import defaults
+from pilot_tal.config.grid import make_plan
+from pilot_tal.config.parse import as_typed
+from pilot_tal.config.settings import AUTO, QUICK_EPOCHS, Machine, Plan, RunConfig
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import Shared, choose_device, find_data, load_shared
 from pilot_tal.losses import LOSSES
-from pilot_tal.plan.config import AUTO, QUICK_EPOCHS, Machine, Plan, RunConfig
-from pilot_tal.plan.defaults import defaults
-from pilot_tal.plan.make import make_plan
-from pilot_tal.plan.parse import as_typed
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.schema import defaults_of
 

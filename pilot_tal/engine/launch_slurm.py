@@ -22,10 +22,10 @@ import torch
 import typer
 
 from data_lt.errors import UserError
+from pilot_tal.config.parse import parse_items
+from pilot_tal.config.settings import AUTO, Machine, Plan
 from pilot_tal.engine.launch import check_output, launch
 from pilot_tal.engine.launch_cells import Cell, Cells, anywhere, command_line, plan_of, run_arguments
-from pilot_tal.plan.config import AUTO, Machine, Plan
-from pilot_tal.plan.parse import parse_items
 from pilot_tal.record.plans import note_plan, planned, queued_jobs
 from pilot_tal.record.run_dir import is_finished
 from pilot_tal.record.states import run_states

@@ -29,7 +29,7 @@ from data_lt.files import write_text
 from pilot_tal.engine.launch_cells import Cell, Cells, plan_of, run_arguments
 from pilot_tal.engine.progress import Display, Status, duration
 from pilot_tal.engine.run import Run
-from pilot_tal.record.lease import Busy, owner_of
+from pilot_tal.record.lock import Busy, owner_of
 from pilot_tal.record.run_dir import ERROR, LOG, is_finished
 
 SECONDS_TO_LOOK_AGAIN = 5.0

@@ -1,4 +1,4 @@
-"""The one training loop and the one evaluation loop: the engine runs them, and the replay of recordings does."""
+"""The one training loop and the one evaluation loop: the engine runs them, and `verify` does."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from data_lt.errors import UserError, unknown_name
+from pilot_tal.config.settings import PRECISIONS
 from pilot_tal.learners import Learner, MethodConfig, TrainedConfig
 from pilot_tal.losses import TaskLoss
-from pilot_tal.plan.config import PRECISIONS
 from pilot_tal.stream.task import TaskInfo
 
 Batch = tuple[Tensor, Tensor, Tensor | None]

@@ -7,9 +7,9 @@ import numpy as np
 
 from data_lt import LongTailedSet
 from pilot_tal.backbone.load import Statistics, file_fingerprint, pixel_statistics, raw_pixels_note, statistics_text
+from pilot_tal.config.settings import RunConfig
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.plan.config import RunConfig
 from pilot_tal.record.run_record import (
     NO_LOSS,
     BackboneRecord,

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from data_lt.errors import UserError
-from pilot_tal.record.lease import Lease
+from pilot_tal.record.lock import Lock
 
 SECONDS_BETWEEN_LIVE = 0.2
 SECONDS_BETWEEN_NOTES = 5.0
@@ -102,17 +102,17 @@ class DisplayLine:
 
 
 class Progress:
-    """Measures how far a run is, and tells it: on its line, in its log and with its lease.
+    """Measures how far a run is, and tells it: on its line, in its log and with its lock.
 
     Args:
         line: Where it is shown.
         log: File that gets the lines that stay.
         total_steps: Training steps that are left, over all tasks.
-        lease: Of the run's directory.
+        lock: Of the run's directory.
     """
 
-    def __init__(self, line: Line, log: Path, total_steps: int, lease: Lease):
-        self.line, self.log, self.left, self.lease = line, log, total_steps, lease
+    def __init__(self, line: Line, log: Path, total_steps: int, lock: Lock):
+        self.line, self.log, self.left, self.lock = line, log, total_steps, lock
         self.steps, self.images = 0, 0.0
         self.busy = 0.0  # seconds in training steps alone, so that the time left is honest
         self.last_shown = self.last_line = time.monotonic()
@@ -153,7 +153,7 @@ class Progress:
     def _tell(self, status: Status) -> None:
         self.last_shown = time.monotonic()
         self.line.update(status)
-        self.lease.doing = {"place": status.place, "left": status.left}
+        self.lock.doing = {"place": status.place, "left": status.left}
 
 
 def duration(seconds: float) -> str:

@@ -4,8 +4,8 @@ import torch
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenViT
+from pilot_tal.config.settings import AUTO, Machine, RunConfig
 from pilot_tal.learners import LEARNERS
-from pilot_tal.plan.config import AUTO, Machine, RunConfig
 
 FLOATS_A_TOKEN = 16  # of one block of a frozen ViT, for each number that a token has
 MOST_IMAGES = 512  # larger batches make no GPU faster

@@ -10,6 +10,7 @@ import torch
 
 from data_lt.errors import UserError
 from pilot_tal.backbone.load import pixel_statistics
+from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunConfig
 from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
 from pilot_tal.engine.follower import Follower, check_log
 from pilot_tal.engine.loop import DIVERGED, StepInfo, check_precision, evaluate, sent, tensor_cores, train_task
@@ -19,9 +20,8 @@ from pilot_tal.engine.room import check_eval_batch, find_eval_batch
 from pilot_tal.engine.shared import Shared
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.losses import TaskLoss, build_loss
-from pilot_tal.plan.config import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunConfig
 from pilot_tal.record.environment import describe
-from pilot_tal.record.lease import Lease, leased
+from pilot_tal.record.lock import Lock, locked
 from pilot_tal.record.run_dir import (
     LOG,
     RECORD,
@@ -86,14 +86,14 @@ class Run:
         Raises:
             Busy: another process works on this run.
         """
-        with leased(self.path) as lease:
+        with locked(self.path) as lock:
             remove_leftovers(self.path)
             clean_checkpoint(self.path / "checkpoint")
-            with failure_kept(self.path, lease):
-                self._train(line, lease)
+            with failure_kept(self.path, lock):
+                self._train(line, lock)
         return self.path
 
-    def _train(self, line: Line, lease: Lease) -> None:
+    def _train(self, line: Line, lock: Lock) -> None:
         if is_finished(self.path):
             return
         folder = self.path / "checkpoint"
@@ -109,7 +109,7 @@ class Run:
             learner.load_checkpoint_state(checkpoint.learner)
             learner.cache.load_state(checkpoint.cache)
         left = sum(self.steps(task) for task in self.tasks[done:])
-        progress = Progress(line, self.path / LOG, left, lease)
+        progress = Progress(line, self.path / LOG, left, lock)
         self._write_record(progress)
         if told > done:  # stopped before its checkpoint; the files of that task will change
             write_result(self.path, self.record, predictions, finished=False)
@@ -117,11 +117,11 @@ class Run:
         if done:
             progress.say(f"resumed after task {done} of {len(self.tasks)}")
         for task in self.tasks[done:]:
-            predictions.append(self._one_task(learner, task, progress, lease))
+            predictions.append(self._one_task(learner, task, progress, lock))
             write_result(self.path, self.record, predictions, finished=False)
             save_checkpoint(folder, self._checkpoint(learner, task))
             follower.task_written()
-        lease.check()
+        lock.check()
         write_result(self.path, self.record, predictions, finished=True)
         follower.finish()
 
@@ -178,7 +178,7 @@ class Run:
         return build_loss("ce" if loss.name == NO_LOSS else loss.name, **loss.options).to(self.shared.device)
 
     def _one_task(
-        self, learner: Learner, task: TaskInfo, progress: Progress, lease: Lease
+        self, learner: Learner, task: TaskInfo, progress: Progress, lock: Lock
     ) -> tuple[np.ndarray, np.ndarray]:
         """Trains, evaluates and writes the files of one task; gives true and predicted labels."""
         config, settings, device = self.config, self.settings, self.shared.device
@@ -216,7 +216,7 @@ class Run:
         progress.doing(f"{place}, evaluation")
         tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
         true, pred = (labels.numpy() for labels in tested)
-        lease.check()
+        lock.check()
         images = [self.shared.store.paths[index] for label in range(task.stop) for index in self.test[label]]
         write_predictions(self.path, task.index, images, true, pred)
         write_log(self.path, "steps", task.index, steps)

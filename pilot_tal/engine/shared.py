@@ -9,7 +9,7 @@ from data_lt import LongTailedSet, prepare
 from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenViT
 from pilot_tal.backbone.load import load_backbone
-from pilot_tal.plan.config import DataConfig, Machine, RunConfig
+from pilot_tal.config.settings import DataConfig, Machine, RunConfig
 from pilot_tal.stream.store import ImageStore
 
 MOST_WORKERS = 8

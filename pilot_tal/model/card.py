@@ -11,10 +11,10 @@ from pilot_tal.model.alone import Disagreement, sentence
 from pilot_tal.model.stored import GRAPH, VIT, AboutModel
 from pilot_tal.record.run_dir import StoredRun
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
-from pilot_tal.report import load_study
-from pilot_tal.report.display import clean, percent
-from pilot_tal.report.formats import markdown
-from pilot_tal.report.sentences import setting_caveats, study_caveats
+from pilot_tal.results import load_study
+from pilot_tal.results.display import clean, percent
+from pilot_tal.results.formats import markdown
+from pilot_tal.results.sentences import setting_caveats, study_caveats
 from pilot_tal.schema import build
 
 _HEADLINES = ("a_mean", "a_tail", "a_head", "worst_class")

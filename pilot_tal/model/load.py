@@ -9,12 +9,12 @@ from data_lt.files import given_path
 from pilot_tal.backbone import FrozenViT, build_from_state
 from pilot_tal.backbone.demo_vit import DEMO_VIT
 from pilot_tal.backbone.load import BUNDLED, DEMO, load_backbone, pixel_statistics
+from pilot_tal.config.plugins import load_plugins
+from pilot_tal.config.settings import Machine
 from pilot_tal.engine.shared import choose_device
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.model.model import Model
 from pilot_tal.model.stored import StoredModel, read_stored
-from pilot_tal.plan.config import Machine
-from pilot_tal.plan.plugins import load_plugins
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.schema import build, settings_of
 from pilot_tal.stream.transforms import build_transforms

@@ -28,7 +28,7 @@ import numpy as np
 from data_lt.errors import UserError, sentence
 from data_lt.files import guarded, unguarded, write_json, write_text
 from pilot_tal.metrics import Predictions, summarize
-from pilot_tal.record.lease import Lease
+from pilot_tal.record.lock import Lock
 from pilot_tal.record.run_record import FORMAT, RunRecord, canonical
 from pilot_tal.schema import build
 
@@ -183,14 +183,14 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
 
 
 @contextlib.contextmanager
-def failure_kept(path: Path, lease: Lease) -> Iterator[None]:
+def failure_kept(path: Path, lock: Lock) -> Iterator[None]:
     """What makes a run fail stays in `error.txt` until its next start."""
     (path / ERROR).unlink(missing_ok=True)
     try:
         yield
     except Exception as error:
         with contextlib.suppress(UserError):  # a full disk must not hide what was wrong
-            lease.check()
+            lock.check()
             write_text(path / ERROR, sentence(error) + "\n")
         raise
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.errors import UserError
-from pilot_tal.record.lease import owner_of
+from pilot_tal.record.lock import owner_of
 from pilot_tal.record.plans import QueuedJob, planned, queued_jobs
 from pilot_tal.record.run_dir import ERROR, RECORD, is_finished, read_run_record, tasks_done
 
@@ -35,7 +35,7 @@ def run_states(folder: Path) -> list[RunState]:
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a directory; give a folder of runs")
     jobs = planned(folder)
-    begun = {file.parent for pattern in (RECORD, ERROR, ".lease-*") for file in folder.glob(f"**/{pattern}")}
+    begun = {file.parent for pattern in (RECORD, ERROR, ".lock-*") for file in folder.glob(f"**/{pattern}")}
     paths = {str(path.relative_to(folder)): path for path in begun} | {name: folder / name for name in jobs}
     if not paths:
         raise UserError(f"no runs found in {folder} (a run has a {RECORD})")

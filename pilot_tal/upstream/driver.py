@@ -59,9 +59,9 @@ def run(job: Job) -> None:
     versions = check_environment(toolbox, repo, [learner])
 
     import pilot_tal._torchvision  # noqa: F401
+    from pilot_tal.config.plugins import load_plugins
     from pilot_tal.losses import build_loss
-    from pilot_tal.plan.plugins import load_plugins
-    from pilot_tal.record.lease import leased
+    from pilot_tal.record.lock import locked
     from pilot_tal.record.run_dir import failure_kept
     from pilot_tal.upstream.supervision import Supervision
     from pilot_tal.upstream.swap import Patches, swap
@@ -72,13 +72,13 @@ def run(job: Job) -> None:
     criterion = build_loss(job.loss, **job.record["loss"]["options"]) if learner.trains else build_loss("ce")
     environment = _environment(job, toolbox, learner, versions)
     with (
-        leased(Path(job.run_dir)) as lease,
-        failure_kept(Path(job.run_dir), lease),
+        locked(Path(job.run_dir)) as lock,
+        failure_kept(Path(job.run_dir), lock),
         Patches() as patches,
         _opened(repo),
         _working_in(job, repo),
     ):
-        writer = RunWriter(job, criterion, environment, lease)
+        writer = RunWriter(job, criterion, environment, lock)
         modules = {name: importlib.import_module(name) for name in _module_names(job, learner)}
         supervision = Supervision(criterion, learner, _epochs(job, learner, modules[learner.module]), writer.step)
         swap(patches, modules[learner.module], sites, supervision)

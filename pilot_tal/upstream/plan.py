@@ -14,10 +14,10 @@ from data_lt import CARDS, prepare
 from data_lt.errors import UserError, unknown_name
 from data_lt.files import read_json
 from pilot_tal.backbone.load import file_fingerprint
+from pilot_tal.config.parse import parse_items
+from pilot_tal.config.plugins import absolute, load_plugins
+from pilot_tal.config.settings import DataConfig
 from pilot_tal.losses import LOSSES, build_loss
-from pilot_tal.plan.config import DataConfig
-from pilot_tal.plan.parse import parse_items
-from pilot_tal.plan.plugins import absolute, load_plugins
 from pilot_tal.record.run_record import (
     NO_LOSS,
     BackboneRecord,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from data_lt.errors import UserError
 from pilot_tal.losses import TaskLoss
-from pilot_tal.record.lease import Lease
+from pilot_tal.record.lock import Lock
 from pilot_tal.record.run_dir import write_log, write_predictions, write_record, write_result
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.record.step_log import StepLog
@@ -20,8 +20,8 @@ from pilot_tal.upstream.swap import Patches
 class RunWriter:
     """Follows one learner through its tasks and writes what our own engine would write."""
 
-    def __init__(self, job: Job, criterion: TaskLoss, environment: dict[str, Any], lease: Lease):
-        self.job, self.criterion, self.environment, self.lease = job, criterion, environment, lease
+    def __init__(self, job: Job, criterion: TaskLoss, environment: dict[str, Any], lock: Lock):
+        self.job, self.criterion, self.environment, self.lock = job, criterion, environment, lock
         self.path = Path(job.run_dir)
         self.record: RunRecord | None = None
         self.predictions: list[tuple[np.ndarray, np.ndarray]] = []
@@ -82,7 +82,7 @@ class RunWriter:
             raise UserError("the checkout's test loader no longer keeps the order of its dataset")
         record = self.record
         assert record is not None  # written before the first task
-        self.lease.check()
+        self.lock.check()
         write_predictions(self.path, task, self._image_names(dataset), true, pred)
         write_log(self.path, "steps", task, self._log.steps())
         states = self._log.states()

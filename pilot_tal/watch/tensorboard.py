@@ -14,7 +14,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from pilot_tal.record.run_dir import StoredRun
-from pilot_tal.report.svg import to_png
+from pilot_tal.results.svg import to_png
 from pilot_tal.watch.values import comparison, pictures, task_values
 
 FOLDER = "tensorboard"

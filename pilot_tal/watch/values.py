@@ -8,10 +8,10 @@ import numpy as np
 from pilot_tal.metrics import summarize, tail_classes
 from pilot_tal.record.run_dir import StoredRun, damaged, task_file, task_files
 from pilot_tal.record.run_record import short_hash
-from pilot_tal.report.grouping import load_study
-from pilot_tal.report.plots import setting_plots
-from pilot_tal.report.svg import Plot
-from pilot_tal.report.tal_state import TaskState, read_states
+from pilot_tal.results.grouping import load_study
+from pilot_tal.results.plots import setting_plots
+from pilot_tal.results.svg import Plot
+from pilot_tal.results.tal_state import TaskState, read_states
 
 OF_A_STEP = {"loss": "train/loss", "aux": "train/auxiliary loss", "lr": "train/learning rate"}
 AFTER_TASK = {"a_last": "accuracy", "a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head", "a_avg": "A_Avg"}

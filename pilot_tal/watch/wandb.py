@@ -11,7 +11,7 @@ from PIL import Image
 from data_lt.errors import UserError, one_line
 from data_lt.files import read_json, write_json
 from pilot_tal.record.run_dir import StoredRun
-from pilot_tal.report.svg import to_png
+from pilot_tal.results.svg import to_png
 from pilot_tal.watch.values import comparison, pictures, task_values
 
 FOLDER = "wandb"

@@ -18,7 +18,7 @@ from helpers.images import make_images
 from markdown_it import MarkdownIt
 
 from pilot_tal.cli import app
-from pilot_tal.plan.make import make_plan
+from pilot_tal.config.grid import make_plan
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PROGRAMS = ("pilot-tal", ".venv/bin/pilot-tal", "python -m pilot_tal")

@@ -10,12 +10,12 @@ from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
 from data_lt.errors import UserError
+from pilot_tal.config.grid import make_plan
 from pilot_tal.engine.launch_cells import Cells
 from pilot_tal.engine.loop import evaluate, regrouped
 from pilot_tal.engine.room import MOST_IMAGES, evaluation_bytes, find_eval_batch
 from pilot_tal.engine.run import Run
 from pilot_tal.learners import LEARNERS
-from pilot_tal.plan.make import make_plan
 from pilot_tal.record.run_dir import find_runs, load_run
 
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from helpers.tiny import result_files, settings
 
 from pilot_tal.learners import FIDELITIES, LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.record.lease import leased
+from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import find_runs, load_run
 
 CLASSES = 6
@@ -90,7 +90,7 @@ def test_a_finished_run_is_not_run_again(images, tmp_path):
     status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick")
     assert status == 0 and "1 of 1 runs are done already" in printed
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
-    assert not list(run.glob(".lease*"))
+    assert not list(run.glob(".lock*"))
 
 
 def test_another_comparison_gets_another_report(images, tmp_path):
@@ -205,7 +205,7 @@ def test_a_second_process_on_a_run_directory_says_so_and_stops(images, tmp_path)
     assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
     (run,) = find_runs([tmp_path])
     (run / "result.json").unlink()
-    with leased(run):
+    with locked(run):
         status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick")
     assert status == 2 and f"another process is working in {run}" in printed
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from fuzz_world import SETTINGS, World, answered, wrong
 
+from pilot_tal.config.defaults import defaults
+from pilot_tal.config.grid import known_settings
+from pilot_tal.config.parse import split_values
+from pilot_tal.config.settings import QUICK_EPOCHS, Machine
 from pilot_tal.learners import LEARNERS
-from pilot_tal.plan.config import QUICK_EPOCHS, Machine
-from pilot_tal.plan.defaults import defaults
-from pilot_tal.plan.make import known_settings
-from pilot_tal.plan.parse import split_values
 from pilot_tal.record.run_dir import StoredRun, find_runs, load_run
 from pilot_tal.schema import Option, settings_of
 

@@ -187,7 +187,7 @@ def files_of(what: str, world: World) -> list[str]:
         return sorted(
             str(file.relative_to(run))
             for file in run.rglob("*")
-            if file.is_file() and not file.name.startswith(".lease")
+            if file.is_file() and not file.name.startswith(".lock")
         )
     if what == "image":
         return sorted(str(file.relative_to(world.images)) for file in world.images.rglob("*.png"))

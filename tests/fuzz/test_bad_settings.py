@@ -6,9 +6,9 @@ from fuzz_world import make_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pilot_tal.config.grid import known_settings
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.plan.make import known_settings
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import torch
 from helpers.images import make_images
 from helpers.tiny import settings
 
+from pilot_tal.config.grid import make_plan
+from pilot_tal.config.settings import Machine
 from pilot_tal.engine import launch as launching
 from pilot_tal.engine import launch_workers
 from pilot_tal.engine.launch_cells import Cells
-from pilot_tal.plan.config import Machine
-from pilot_tal.plan.make import make_plan
 
 
 @pytest.fixture(scope="module")

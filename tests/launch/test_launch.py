@@ -15,12 +15,12 @@ from helpers.cli import ROOT, command, process
 from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
+from pilot_tal.config.grid import make_plan
 from pilot_tal.engine import launch as launching
 from pilot_tal.engine import launch_workers
 from pilot_tal.engine.launch_cells import Cells, labels, plan_of, run_arguments
 from pilot_tal.engine.shared import cores
-from pilot_tal.plan.make import make_plan
-from pilot_tal.record.lease import leased
+from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import find_runs, load_run
 
 FAULTY = f"plugins={Path(__file__).parent / 'faulty.py'}"
@@ -166,7 +166,7 @@ def test_a_cell_of_another_process_is_left_to_it_and_looked_at_again(images, und
     wanted = settings(images, tmp_path, "jobs=2", "threads=1", "losses=tal", "seeds=1993,1994")
     plan = make_plan("l2p", "folder_lt", wanted, quick=True)
     busy = Cells(plan).path(plan.runs[0])
-    with pytest.raises(KeyError), leased(busy):
+    with pytest.raises(KeyError), locked(busy):
         started = process("compare", "l2p", "folder_lt", *wanted, "--quick")
         seen = ""
         while "1 of 2 runs done" not in seen:

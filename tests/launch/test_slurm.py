@@ -16,7 +16,7 @@ from helpers.tiny import result_files, settings
 from test_launch import FAULTY
 
 from data_lt.errors import UserError
-from pilot_tal.commands.compare import mark_slurm
+from pilot_tal.cli.compare import mark_slurm
 from pilot_tal.engine import launch_slurm
 from pilot_tal.engine.launch_slurm import SlurmConfig, _parse
 from pilot_tal.record.plans import planned

@@ -13,7 +13,7 @@ from helpers.tiny import settings
 
 from data_lt.errors import UserError
 from pilot_tal.record import plans, states
-from pilot_tal.record.lease import leased
+from pilot_tal.record.lock import locked
 from pilot_tal.record.plans import QueuedJob, note_plan, planned
 from pilot_tal.record.run_dir import find_runs
 from pilot_tal.record.states import run_states
@@ -55,9 +55,9 @@ def test_every_state(folder, tmp_path, monkeypatch):
         done.name: ("done", "", ""),
     }
     assert seen(folder, monkeypatch, None)["b-queued"] == ("queued", "job 7_0", "squeue does not answer")
-    with leased(folder / "f-begun") as lease:
-        lease.doing = {"place": "task 2/5", "left": 61.0}
-        monkeypatch.setattr("pilot_tal.record.lease.RENEW_SECONDS", 0.01)
+    with locked(folder / "f-begun") as lock:
+        lock.doing = {"place": "task 2/5", "left": 61.0}
+        monkeypatch.setattr("pilot_tal.record.lock.RENEW_SECONDS", 0.01)
         state = next(state for state in run_states(folder) if state.name == "f-begun")
         assert state.state == "running" and "process" in state.where
 
@@ -103,7 +103,7 @@ def test_without_an_answer_of_squeue_nothing_is_known(tmp_path, monkeypatch):
 
 def test_a_run_at_work_names_its_process_and_its_job(folder, tmp_path, monkeypatch):
     note_plan(tmp_path, ["alone", "in-job"], {"in-job": "7_5"})
-    with leased(tmp_path / "alone"), leased(tmp_path / "in-job"):
+    with locked(tmp_path / "alone"), locked(tmp_path / "in-job"):
         found = seen(tmp_path, monkeypatch, {"7_5": QueuedJob("RUNNING", "None", "node1")})
         assert found["in-job"][0] == found["alone"][0] == "running"
         assert found["in-job"][1].endswith(", job 7_5") and "job" not in found["alone"][1]
@@ -115,17 +115,17 @@ def test_a_run_at_work_names_its_process_and_its_job(folder, tmp_path, monkeypat
 
 
 def test_a_run_that_was_killed_with_its_node_has_stopped(tmp_path, monkeypatch):
-    """Its lease stays, and no other machine sees that its process is gone: the queue and the silence tell."""
+    """Its lock stays, and no other machine sees that its process is gone: the queue and the silence tell."""
     note_plan(tmp_path, ["in-job", "alone"], {"in-job": "7_5"})
     owner = {"host": "node17", "space": "node17 a b", "pid": 4, "started": "1", "beat": 9}
     for name in ("in-job", "alone"):
         (tmp_path / name).mkdir()
-        lease = tmp_path / name / ".lease-000001"
-        lease.write_text(json.dumps(owner).ljust(1024))
+        lock = tmp_path / name / ".lock-000001"
+        lock.write_text(json.dumps(owner).ljust(1024))
     assert seen(tmp_path, monkeypatch, {})["in-job"][0] == "running"  # it may have begun just now, in another job
     for name in ("in-job", "alone"):
-        lease = tmp_path / name / ".lease-000001"
-        os.utime(lease, (lease.stat().st_mtime - 600,) * 2)
+        lock = tmp_path / name / ".lock-000001"
+        os.utime(lock, (lock.stat().st_mtime - 600,) * 2)
     assert seen(tmp_path, monkeypatch, {})["in-job"] == ("stopped", "job 7_5 ended", states.NEVER_BEGUN)
     assert seen(tmp_path, monkeypatch, None)["in-job"][0] == "running"  # squeue does not answer
     alive = {"7_5": QueuedJob("RUNNING", "None", "node17")}
@@ -135,10 +135,10 @@ def test_a_run_that_was_killed_with_its_node_has_stopped(tmp_path, monkeypatch):
 
 def test_time_left_is_shown(folder, monkeypatch):
     monkeypatch.setattr(states, "queued_jobs", lambda: {})
-    monkeypatch.setattr("pilot_tal.record.lease.RENEW_SECONDS", 0.01)
-    with leased(folder / "z") as lease:
-        lease.doing = {"place": "task 2/5, epoch 1/3", "left": 3700.0}
-        lease._stop.wait(0.3)
+    monkeypatch.setattr("pilot_tal.record.lock.RENEW_SECONDS", 0.01)
+    with locked(folder / "z") as lock:
+        lock.doing = {"place": "task 2/5, epoch 1/3", "left": 3700.0}
+        lock._stop.wait(0.3)
         printed = command("status", folder)[1]
     assert "task 2/5, epoch 1/3, 1 h 01 min of training left" in printed.replace("│\n", "")
 

@@ -7,9 +7,9 @@ from learner_world import METHODS, images, make, task_info, test_images, train, 
 from torch import nn
 
 from data_lt.errors import UserError
+from pilot_tal.config.defaults import method_config
 from pilot_tal.engine.loop import evaluate
 from pilot_tal.learners import LEARNERS, build_learner
-from pilot_tal.plan.defaults import method_config
 
 BOTH = [(method, fidelity) for method in METHODS for fidelity in ("pilot", "fixed")]
 both = pytest.mark.parametrize(("method", "fidelity"), BOTH)

@@ -3,8 +3,8 @@
 import pytest
 
 from data_lt.errors import UserError
+from pilot_tal.config.defaults import method_config
 from pilot_tal.learners import LEARNERS
-from pilot_tal.plan.defaults import method_config
 from pilot_tal.schema import defaults_of
 
 

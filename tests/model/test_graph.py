@@ -15,9 +15,9 @@ from model_world import photo
 from data_lt.errors import UserError
 from data_lt.pictures import read_picture
 from pilot_tal import load_model
+from pilot_tal.config.defaults import method_config
 from pilot_tal.learners import LEARNERS, build_learner
 from pilot_tal.model.graph import Classifier, write_graph
-from pilot_tal.plan.defaults import method_config
 from pilot_tal.schema import settings_of
 
 SMALL = {"prompt_param": [12, 4, 0.0], "M": 40, "size": 6, "top_k": 2}

@@ -16,7 +16,7 @@ from pilot_tal.backbone.weights import build_backbone
 from pilot_tal.model.export import export_model
 from pilot_tal.record.run_dir import read_run_record, write_record
 from pilot_tal.record.run_record import EngineRecord
-from pilot_tal.report import build_report
+from pilot_tal.results import build_report
 
 
 def test_a_folder_that_is_no_run(tmp_path, world):

@@ -12,7 +12,7 @@ from upstream_world import DATA_SETTINGS, edit, make_standin, run_command, snaps
 
 from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES
-from pilot_tal.record.lease import leased
+from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import find_runs, load_run
 from pilot_tal.record.states import run_states
 from pilot_tal.schema import defaults_of
@@ -114,7 +114,7 @@ def test_a_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images,
 def test_two_processes_do_not_share_a_run(pilot, images, tmp_path, any_environment):
     request = Request(pilot, "exps/l2p.json", ["ce"], "folder_lt", (), images, tmp_path, overrides=DATA_SETTINGS)
     job = make_jobs(request)[0]
-    with leased(Path(job.run_dir)), pytest.raises(UserError, match="another process is working in"):
+    with locked(Path(job.run_dir)), pytest.raises(UserError, match="another process is working in"):
         driver.run(job)
 
 

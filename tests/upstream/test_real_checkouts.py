@@ -164,10 +164,10 @@ def test_native_and_upstream_agree_on_the_first_task(learner, loss, world, tmp_p
 def native_losses(learner, loss, args, record, kept, weights) -> np.ndarray:
     """Our learner on the kept batches, from the kept start."""
     from pilot_tal.backbone import build_from_state
+    from pilot_tal.config.defaults import method_config
     from pilot_tal.engine.loop import train_task
     from pilot_tal.learners import build_learner
     from pilot_tal.losses import build_loss
-    from pilot_tal.plan.defaults import method_config
 
     known = vars(method_config(learner))
     epochs = args.get("tuned_epoch", args.get("init_epochs"))

@@ -1,0 +1,105 @@
+"""`pilot-tal`: the command line. Each command lives in `pilot_tal/cli/`."""
+
+import inspect
+import re
+import signal
+import sys
+
+import typer
+
+from data_lt.errors import UserError, command, one_line
+from pilot_tal.cli.build import build
+from pilot_tal.cli.compare import compare, mark_slurm
+from pilot_tal.cli.export import export
+from pilot_tal.cli.list import list_names
+from pilot_tal.cli.predict import predict
+from pilot_tal.cli.report import report
+from pilot_tal.cli.run import run
+from pilot_tal.cli.status import status
+from pilot_tal.cli.upstream import upstream
+from pilot_tal.cli.verify import verify
+from pilot_tal.version import __version__
+
+_LONGEST_WORD = 100  # of what was typed, in an error about it
+
+app = typer.Typer(
+    name="pilot-tal",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")
+) -> None:
+    """Long-tailed class-incremental learning on a frozen ViT, with the Temporal-Adjusted Loss.
+
+    Example, which needs no download: pilot-tal compare l2p demo_lt
+    """
+    if version:
+        typer.echo(__version__)
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command("run")(run)
+app.command("compare")(compare)
+app.command("status")(status)
+app.command("build")(build)
+app.command("verify")(verify)
+app.command("replay", hidden=True)(verify)  # the old name, for one release
+app.command("report")(report)
+app.command("predict")(predict)
+app.command("export")(export)
+app.command("list")(list_names)
+app.command("upstream")(upstream)
+
+
+def main() -> None:
+    """Runs the command line; an error meant for the user is one sentence and exit status 2.
+
+    SIGTERM, which schedulers send, ends a command in good order as Ctrl-C does, with status 143.
+    """
+    sys.argv = mark_slurm(sys.argv)
+    _spell_examples()
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        status = app(standalone_mode=False)
+    except Exception as error:
+        said = _sentence(error)
+        if said is None:  # a defect of ours, which its traceback helps to find
+            raise
+        typer.echo(f"error: {said}", err=True)
+        status = 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    sys.exit(status or 0)
+
+
+def _spell_examples() -> None:
+    """The examples in the help can be typed as they stand: the program is named as it was called."""
+    program = command()
+    for info in (*app.registered_commands, app.registered_callback):
+        if info is not None and info.callback is not None:
+            info.help = (inspect.getdoc(info.callback) or "").replace(": pilot-tal ", f": {program} ")
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to tell the user, in one line; None if the error was not meant for anybody."""
+    if isinstance(error, UserError):
+        return one_line(str(error))
+    if isinstance(error, PermissionError):
+        return f"no permission for {error.filename}"
+    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
+        return "this does not fit into memory; lower batch_size, img_size, workers or jobs, or choose cache=off"
+    if hasattr(error, "format_message"):  # of the parser: an option or argument that is unknown, missing or wrong
+        words = [word for word in sys.argv[1:2] if word in {info.name for info in app.registered_commands}]
+        said = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", one_line(error.format_message()))
+        return f"{said.rstrip('.')}; see {command(*words, '--help')}"
+    return None
+
+
+if __name__ == "__main__":
+    main()

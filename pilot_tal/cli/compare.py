@@ -1,0 +1,100 @@
+"""`pilot-tal compare`: losses side by side on the same seeds, and the report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pilot_tal.cli.arguments import Dataset, DryRun, Method, Quick, Settings
+
+Commands = Annotated[bool, typer.Option("--commands", help="Print one `pilot-tal run` for each run, and stop.")]
+Slurm = Annotated[
+    bool,
+    typer.Option(
+        "--slurm",
+        help="Submit the runs to SLURM; what follows is for it: partition=gpu time=4:00:00 gpus=1 cpus=8 mem=32G "
+        "array=32 account=NAME constraint=NAME qos=NAME cells_per_job=4.",
+    ),
+]
+
+
+def compare(
+    method: Method,
+    dataset: Dataset,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+    quick: Quick = False,
+    commands: Commands = False,
+    slurm: Slurm = False,
+) -> None:
+    """Train METHOD on DATASET with each loss on each seed (default ce and tal, seeds 1993 to 1995) and report.
+
+    Wherever one value stands, a list may: methods, datasets, any setting. The runs go to all cores or GPUs of this
+    machine (jobs=, gpus=), or to SLURM. Started again, broken runs go on after their last finished task, and finished
+    ones are left alone.
+
+    Example: pilot-tal compare l2p demo_lt
+
+    Example: pilot-tal compare l2p,lae cub_lt,food101_lt tasks=5,10 losses=ce,tal tal.lam=0.9,0.99 jobs=4
+    """
+    from pilot_tal.cli.arguments import show_plan
+    from pilot_tal.config.grid import make_plan
+    from pilot_tal.engine.launch import conclude, launch
+    from pilot_tal.engine.launch_cells import Cells, anywhere, command_line, run_arguments
+
+    given = settings or []
+    for_slurm = [item.removeprefix(SLURM) for item in given if item.startswith(SLURM)]
+    plan = make_plan(method, dataset, [item for item in given if not item.startswith(SLURM)], quick)
+    if commands:
+        for config in plan.runs:
+            typer.echo(command_line(*run_arguments(config, anywhere(plan.machine), plan.plugins)))
+        return
+    if slurm or for_slurm:
+        from pilot_tal.engine.launch_slurm import submit
+
+        report = _report_folder(method, dataset, [cell.path for cell in Cells(plan).all()])
+        submit(plan, for_slurm, report, dry_run)
+        return
+    if dry_run:
+        show_plan(plan)
+        return
+    outcome = launch(plan)
+    failed = {cell.path for cell in outcome.failed}
+    _write_report(
+        [path for path in outcome.paths if path not in failed], _report_folder(method, dataset, outcome.paths)
+    )
+    conclude(outcome)
+
+
+SLURM = "slurm."
+"""How a setting for SLURM is told from one of the runs, both of which may be called gpus."""
+
+
+def mark_slurm(arguments: list[str]) -> list[str]:
+    """Puts `slurm.` before the settings that follow `--slurm`, up to the next option."""
+    marked, inside = [], False
+    for argument in arguments:
+        if argument.startswith("-"):
+            inside = argument == "--slurm"
+        elif inside and "=" in argument and not argument.startswith(SLURM):
+            argument = SLURM + argument
+        marked.append(argument)
+    return marked
+
+
+def _report_folder(method: str, dataset: str, paths: list[Path]) -> Path:
+    from pilot_tal.record.run_record import short_hash
+
+    names = f"{dataset}-{method}".replace(",", "+")[:80]
+    return paths[0].parent / "report" / f"{names}-{short_hash([path.name for path in paths])}"
+
+
+def _write_report(paths: list[Path], folder: Path) -> None:
+    from pilot_tal.results import build_report, load_study, print_summary
+
+    if not paths:
+        return
+    study = load_study(paths)
+    page = build_report(study, folder)
+    print_summary(study)
+    typer.echo(f"report: {page}")

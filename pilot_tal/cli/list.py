@@ -1,0 +1,51 @@
+"""`pilot-tal list`: what there is to choose from."""
+
+import typer
+
+
+def list_names(
+    method: str = typer.Argument(None, help="A method, to list every key=value setting with its default."),
+    dataset: str = typer.Option("cub_lt", help="Dataset whose defaults are shown."),
+    plugins: str = typer.Option("", help="Modules or files that register further names."),
+) -> None:
+    """List methods, datasets and losses; with METHOD, all settings with their ranges and defaults.
+
+    Example: pilot-tal list l2p --dataset demo_lt
+    """
+    from data_lt import CARDS
+    from data_lt.errors import command
+    from pilot_tal.config.parse import split_values
+    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.learners import LEARNERS
+    from pilot_tal.losses import LOSSES
+
+    load_plugins(tuple(split_values(plugins)))
+    if method is not None:
+        _list_settings(method, dataset)
+        return
+    typer.echo("methods:")
+    for name, learner in LEARNERS.items():
+        typer.echo(f"  {name:17} {learner.title}")
+    typer.echo("datasets:")
+    for card in CARDS.values():
+        classes = f"{card.classes} classes" if card.classes else "as many classes as there are folders"
+        largest = card.n_max if card.n_max is not None else "the most"
+        typer.echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images a class")
+    typer.echo("losses:")
+    for name, loss in LOSSES.items():
+        typer.echo(f"  {name:17} {loss.title}; knows {loss.knows}")
+    typer.echo(f"every setting of a method is shown by: {command('list', next(iter(LEARNERS)))}")
+
+
+def _list_settings(method: str, dataset: str) -> None:
+    from pilot_tal.config.defaults import defaults
+    from pilot_tal.config.grid import known_settings
+    from pilot_tal.config.parse import as_typed
+    from pilot_tal.schema import REQUIRED
+
+    values = defaults(method, dataset)
+    for key, setting in known_settings(method).items():
+        value = values.get(key, setting.default)
+        shown = "" if value is None or value is REQUIRED else as_typed(value)
+        about = "; ".join(dict.fromkeys(filter(None, (setting.rule.help, setting.allowed))))
+        typer.echo(f"{f'{setting.name}={shown}':44} {about}")

@@ -1,0 +1,87 @@
+"""`pilot-tal status`: how far the runs of a folder are, whoever runs them."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pilot_tal.record.states import RunState
+
+Folder = Annotated[str, typer.Argument(help="A folder of runs, such as `runs`.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Stay, and look again every few seconds until all has ended.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+SECONDS_BETWEEN_LOOKS = 5.0
+COLOURS = {"done": "green", "running": "cyan", "failed": "red", "stopped": "yellow"}
+
+
+def status(folder: Folder = "runs", watch: Watch = False, as_json: Json = False) -> None:
+    """Show every run of FOLDER: done, running (where, task, time left), queued, failed (why), stopped.
+
+    Works for every launcher at any time: it reads the run directories and SLURM's queue.
+
+    Example: pilot-tal status runs --watch
+    """
+    from data_lt.files import given_path
+    from pilot_tal.cli.arguments import print_table
+    from pilot_tal.record.states import run_states
+
+    path = given_path(folder, "FOLDER")
+    states = run_states(path)
+    if as_json:
+        _print_json(states)
+    elif watch:
+        _stay(path, states)
+    else:
+        print_table(_table(states))
+        typer.echo(_total(states))
+
+
+def _stay(folder: Path, states: "list[RunState]") -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from pilot_tal.record.states import run_states
+
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            live.update(Group(_table(states), _total(states)), refresh=True)
+            if not any(state.state in ("running", "queued") for state in states):
+                return
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            states = run_states(folder)
+
+
+def _table(states: "list[RunState]") -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    from pilot_tal.engine.progress import duration
+
+    table = Table("run", "state", "where", "")
+    for state in states:
+        left = "" if state.seconds_left is None else f", {duration(state.seconds_left)} of training left"
+        style = COLOURS.get(state.state, "")
+        table.add_row(escape(state.name), state.state, escape(state.where), escape(state.detail + left), style=style)
+    return table
+
+
+def _total(states: "list[RunState]") -> str:
+    from pilot_tal.record.states import totals
+
+    counts = ", ".join(f"{count} {state}" for state, count in totals(states).items())
+    return f"{len(states)} runs: {counts}"
+
+
+def _print_json(states: "list[RunState]") -> None:
+    import json
+    from dataclasses import asdict
+
+    from pilot_tal.record.states import totals
+
+    content = {"runs": [asdict(state) for state in states], "total": totals(states)}
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))

@@ -1,0 +1,121 @@
+"""`pilot-tal upstream`: TAL and the long-tailed sets inside a checkout of LAMDA-PILOT or PyCIL."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = ROOT / "pilot_tal" / "upstream" / "__main__.py"
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Settings as key=value: any key of the config, or a number that the learner's file sets at its top "
+        "(init_cls=20 increment=20 tuned_epoch=20); tal.lam=0.99 for the loss, data.classes=present for the "
+        "dataset, vit.depth=6 for a trial with another ViT.",
+        show_default=False,
+    ),
+]
+Repo = Annotated[str, typer.Option(help="Your checkout of LAMDA-PILOT or PyCIL; nothing is written into it.")]
+Config = Annotated[str, typer.Option(help="A config of the checkout, such as exps/l2p.json.")]
+Loss = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Loss to train with; give it again for each further one.",
+        show_default="tal; none for a learner that trains nothing",
+    ),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="One of our long-tailed sets.", show_default="the config's own dataset"),
+]
+DataRoot = Annotated[str, typer.Option(envvar="PILOT_TAL_DATA", help="Where the images of our sets are.")]
+Seed = Annotated[
+    list[int] | None, typer.Option(help="Seed; give it again for more.", show_default="the config's seeds")
+]
+Output = Annotated[str, typer.Option("--output", "-o", help="Where the run directories go.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, or GPU numbers such as 0.", show_default="the config's, or the CPU without a GPU"),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=0, help="Processes that load images.", show_default="the checkout's own, at most one a core"),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="File with the ViT's weights (.npz, .pth, .safetensors), or random for a trial.",
+        show_default="downloaded by the checkout",
+    ),
+]
+Classifier = Annotated[
+    str, typer.Option(help="Whose predictions are recorded: cnn, or nme (nearest class mean) in PyCIL.")
+]
+Plugins = Annotated[str, typer.Option(help="Modules or files that register losses or datasets.", show_default=False)]
+Python = Annotated[
+    Path,
+    typer.Option(help="Interpreter of the checkout's environment.", show_default="that of scripts/setup_upstream.sh"),
+]
+
+
+def upstream(
+    repo: Repo,
+    config: Config,
+    settings: Settings = None,
+    loss: Loss = None,
+    dataset: Dataset = None,
+    data_root: DataRoot = "data",
+    seed: Seed = None,
+    output: Output = "runs",
+    device: Device = None,
+    workers: Workers = None,
+    weights: Weights = None,
+    classifier: Classifier = "cnn",
+    plugins: Plugins = "",
+    python: Python = ROOT / ".venv-upstream" / "bin" / "python",
+) -> None:
+    """Run a learner of an unmodified LAMDA-PILOT or PyCIL checkout with one of our losses.
+
+    The checkout's own trainer runs in its own environment; its classification cross-entropy is swapped while it
+    runs, and the run directory is that of our engine, so that `pilot-tal report` shows both side by side.
+
+    Example: pilot-tal upstream --repo LAMDA-PILOT --config exps/l2p.json --dataset cub_lt --loss ce --loss tal
+    """
+    from data_lt.errors import UserError, command
+    from data_lt.files import given_path
+
+    checkout = given_path(repo, "--repo")
+    images, runs = given_path(data_root, "--data-root"), given_path(output, "--output")
+    if not python.is_file():
+        raise UserError(
+            f"python must be the interpreter of the checkout's environment, but {python} does not exist; "
+            f"make it with: bash scripts/setup_upstream.sh {checkout}"
+        )
+    from pilot_tal.config.parse import split_values
+    from pilot_tal.record.run_dir import is_finished
+    from pilot_tal.upstream.plan import Request, make_jobs
+
+    asked = Request(checkout, config, list(dict.fromkeys(loss or [])), dataset, seed or [], images, runs, device,
+                    workers, weights, classifier, settings or [], tuple(split_values(plugins)))  # fmt: skip
+    jobs = make_jobs(asked)
+    for number, job in enumerate(jobs, start=1):
+        typer.echo(f"run {number} of {len(jobs)}: {job.run_dir}")
+        if is_finished(Path(job.run_dir)):
+            typer.echo("done already")
+            continue
+        job.write()
+        status = _start(python, job.file)
+        if status:
+            typer.echo(f"the run in {job.run_dir} stopped with status {status}", err=True)
+            raise typer.Exit(2 if status == 2 else 1)
+    typer.echo(f"next: {command('report', *(job.run_dir for job in jobs))}")
+
+
+def _start(python: Path, job: Path) -> int:
+    # -B and no PYTHONPATH: no bytecode in the checkout, and no package of ours in its environment.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run([str(python), "-B", str(DRIVER), "run", str(job)], env=environment).returncode

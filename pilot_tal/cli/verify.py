@@ -1,0 +1,61 @@
+"""`pilot-tal verify`: checks our learners against recordings of the original ones."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from data_lt.errors import UserError, one_line
+from data_lt.files import given_path
+
+if TYPE_CHECKING:
+    from pilot_tal.verify.verify import TaskReport
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Recordings (.npz): a ViT, its batches, a start, and what every task ended with."),
+]
+
+
+HEADER = f"{'file':<28} {'method':<12} {'mode':<6} {'loss':<4} task  losses    states    scores    choices"
+
+
+def verify(files: Files) -> None:
+    """Check our learners against recordings of LAMDA-PILOT and print the largest differences.
+
+    For each file, loss and task: the largest difference in the losses of the steps (allowed 1e-4), in the learned
+    tensors and in the scores (allowed 1e-3), and whether every first choice agrees. The exit status is 0 only if
+    everything is within tolerance; it is 1 if something is not, and 2 if a file cannot be verified.
+
+    Example: pilot-tal verify tests/recordings/l2p.npz
+    """
+    from pilot_tal.verify.verify import verify_file
+
+    played = apart = unreadable = 0
+    for path in files:
+        try:
+            for report in verify_file(given_path(path, "FILES")):
+                if not played:
+                    typer.echo(HEADER)
+                played += 1
+                apart += not report.ok
+                _show(path, report)
+        except UserError as error:
+            unreadable += 1
+            typer.echo(f"error: {one_line(str(error))}", err=True)
+    if apart:
+        typer.echo(f"{apart} of {played} tasks not within tolerance", err=True)
+    if apart or unreadable:
+        raise typer.Exit(2 if unreadable else 1)
+    typer.echo("all within tolerance")
+
+
+def _show(path: Path, report: "TaskReport") -> None:
+    choices = "equal" if report.predictions else "DIFFER"
+    verdict = "" if report.ok else f"  NOT WITHIN TOLERANCE (farthest tensor: {report.worst_state})"
+    typer.echo(
+        f"{path.name:<28} {report.method:<12} {report.fidelity:<6} {report.loss:<4} {report.task:>4}  "
+        f"{report.losses:.2e}  {report.states:.2e}  {report.scores:.2e}  {choices}{verdict}"
+    )
+    for problem in report.problems:
+        typer.echo(f"    {problem}")

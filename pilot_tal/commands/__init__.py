@@ -1,1 +1,0 @@
-"""The commands of `pilot-tal`, one a file."""

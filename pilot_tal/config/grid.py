@@ -1,0 +1,210 @@
+"""From `key=value` to runs. Every key is checked before anything starts."""
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
+
+from data_lt import CARDS
+from data_lt.cards import DatasetCard
+from data_lt.errors import UserError, command, unknown_name
+from data_lt.files import given_path
+from data_lt.prepare import check_options
+from pilot_tal.backbone.load import given_statistics
+from pilot_tal.config.defaults import defaults
+from pilot_tal.config.parse import parse_items, split_values
+from pilot_tal.config.plugins import load_plugins
+from pilot_tal.config.settings import (
+    DEFAULT_LOSSES,
+    DEFAULT_SEEDS,
+    QUICK_EPOCHS,
+    DataConfig,
+    LossConfig,
+    Machine,
+    Plan,
+    RunConfig,
+    RunSettings,
+)
+from pilot_tal.learners import LEARNERS
+from pilot_tal.losses import LOSSES
+from pilot_tal.record.run_record import NO_LOSS
+from pilot_tal.schema import Made, Option, Rule, build, defaults_of, settings_of
+
+ALL = "all"
+MOST_RUNS = 10_000
+ALL_DATASETS = ("cub_lt", "imagenetr_lt", "food101_lt")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings of the plan itself: what is compared with what."""
+
+    losses: Annotated[str, Rule("losses to train with")] = ",".join(DEFAULT_LOSSES)
+    seeds: Annotated[int, Rule("seeds, each of which orders the classes anew", 0, 2**32 - 1)] = DEFAULT_SEEDS[0]
+    plugins: Annotated[str, Rule("modules or files that register methods, losses or datasets")] = ""
+
+
+def make_plan(
+    methods: str,
+    datasets: str,
+    items: Iterable[str] = (),
+    quick: bool = False,
+    losses: tuple[str, ...] = DEFAULT_LOSSES,
+    seeds: tuple[int, ...] = DEFAULT_SEEDS,
+) -> Plan:
+    """The runs that a command line asks for: the product of all lists in it.
+
+    Args:
+        methods: One method, several with commas, or all.
+        datasets: One dataset, several with commas, or all (the paper's three).
+        items: `key=value` settings; wherever one value stands, a list may. Options of a loss multiply that loss alone.
+        quick: A few steps of everything.
+        losses: Where none are given.
+        seeds: Where none are given.
+
+    Raises:
+        UserError: an unknown method, dataset, loss or key (with the nearest name), or a bad value.
+    """
+    given = parse_items(items)
+    plugins = tuple(split_values(given.get("plugins", "")))
+    load_plugins(plugins)
+    chosen = _names("method", methods, tuple(LEARNERS), LEARNERS), _names("dataset", datasets, ALL_DATASETS, CARDS)
+    configs = _losses(given, losses)
+    numbers = _values(settings_of(Choices)["seeds"], given["seeds"]) if "seeds" in given else list(seeds)
+    machine = _machine(given)
+    anywhere = {key: setting for method in chosen[0] for key, setting in known_settings(method).items()}
+    for key in given:  # a setting of some of the methods is for those alone
+        if key not in anywhere:
+            raise _unknown_setting(key, chosen[0], anywhere)
+    runs = []
+    for method, dataset in itertools.product(*chosen):
+        known = known_settings(method)
+        shaping = {*settings_of(RunSettings), *settings_of(DataConfig), *settings_of(LEARNERS[method].config_class)}
+        for values in _product(given, {key: setting for key, setting in known.items() if key in shaping}):
+            base = _base(method, dataset, values, quick)
+            trains = LEARNERS[method].trains(base.method_config)
+            for seed, loss in itertools.product(numbers, configs if trains else [LossConfig(NO_LOSS)]):
+                options = _changed(loss.options, defaults_of(LOSSES[loss.name])) if trains else {}
+                runs.append(replace(base, seed=seed, loss=loss, changed={**base.changed, **options}))
+            if len(runs) > MOST_RUNS:
+                raise UserError(
+                    f"these lists multiply to more than {MOST_RUNS:,} runs; split them over several commands"
+                )
+    for_a_loss = [key for key in given if key == "losses" or key.partition(".")[0] in LOSSES]
+    if for_a_loss and all(run.loss.name == NO_LOSS for run in runs):
+        raise UserError(f"{methods} trains nothing with a loss; leave {for_a_loss[0]}={given[for_a_loss[0]][:60]} out")
+    return Plan(tuple(runs), machine, plugins)
+
+
+def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Option]) -> UserError:
+    others = {method: found[key].name for method in LEARNERS if key in (found := known_settings(method))}
+    if others:
+        name = next(iter(others.values()))
+        return UserError(f"unknown setting {name!r} of {', '.join(methods)}: it is one of {', '.join(others)}")
+    return unknown_name("setting", key, (setting.name for setting in known.values()), command("list", methods[0]))
+
+
+def known_settings(method: str) -> dict[str, Option]:
+    """Every key that `key=value` takes for a method."""
+    groups = (Choices, RunSettings, DataConfig, Machine, LEARNERS[method].config_class)
+    known = {name: setting for group in groups for name, setting in settings_of(group).items()}
+    if "tuned_epoch" in known:
+        known["tuned_epoch"] = replace(known["tuned_epoch"], name="epochs")  # as people call it
+    for loss, cls in LOSSES.items():
+        known |= {f"{loss}.{name}": replace(s, name=f"{loss}.{name}") for name, s in settings_of(cls).items()}
+    return known
+
+
+def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> RunConfig:
+    """A run without its seed and loss."""
+    usual = defaults(method, dataset)
+    values = {key: _at_home(key, value) for key, value in values.items()}
+    merged = {**usual, **({"tuned_epoch": QUICK_EPOCHS} if quick else {}), **values}
+    if (values.get("init_cls") is None) != (values.get("increment") is None):
+        raise UserError("init_cls and increment go together; give both, or tasks alone")
+    if values.get("init_cls") is not None:
+        if "tasks" in values:
+            raise UserError("init_cls and increment take the place of tasks; give them, or tasks alone")
+        merged["tasks"] = None
+    settings = _built(RunSettings, merged)
+    data, method_config = _built(DataConfig, merged), _built(LEARNERS[method].config_class, merged)
+    card = CARDS[dataset]
+    _refuse_together(card, settings, data)
+    of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataConfig)}
+    changed = _changed(values, {**of_card, "classes": "all", **usual})
+    return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed)
+
+
+def _at_home(key: str, value: Any) -> Any:
+    """A file with its ~ expanded, which shells leave to us behind a `=`: a run's name follows what is in it."""
+    return str(given_path(value, key)) if key in ("weights", "order") and value.startswith("~") else value
+
+
+def _refuse_together(card: DatasetCard, settings: RunSettings, data: DataConfig) -> None:
+    """Refuses what each is a value, but not together, and values that a range alone cannot tell."""
+    options = dict(vars(data))
+    options.pop("folder")
+    check_options(card, options.pop("manifest"), options.pop("classes"), seed=options.pop("split_seed"), **options)
+    if "/" in settings.normalize:
+        given_statistics(settings.normalize)
+
+
+def _built(group: type[Made], values: Mapping[str, Any]) -> Made:
+    return build(group, {key: value for key, value in values.items() if key in settings_of(group)})
+
+
+def _changed(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: [value, usual.get(key)] for key, value in values.items() if value != usual.get(key)}
+
+
+def _product(given: Mapping[str, str], known: Mapping[str, Option]) -> Iterable[dict[str, Any]]:
+    """Every combination of the values given for these settings."""
+    axes = {key: _values(known[key], text) for key, text in given.items() if key in known}
+    for combination in itertools.product(*axes.values()):
+        yield dict(zip(axes, combination, strict=True))
+
+
+def _values(setting: Option, text: str) -> list[Any]:
+    texts = split_values(text)
+    return [setting.parse(part) for part in texts] if texts else [setting.parse("")]
+
+
+def _names(kind: str, text: str, every: tuple[str, ...], known: Mapping[str, Any]) -> list[str]:
+    names = list(every) if text == ALL else split_values(text)
+    for name in names or [text]:
+        if name not in known:
+            raise unknown_name(kind, name[:60], known)
+    return names
+
+
+def _losses(given: Mapping[str, str], usual: tuple[str, ...]) -> list[LossConfig]:
+    """The losses asked for, each with every combination of the options given for it."""
+    names = split_values(given["losses"]) if "losses" in given else list(usual)
+    if not names:
+        raise UserError("losses has no value; write losses=ce,tal or leave it out")
+    found = []
+    for name in names:
+        options = {f"{name}.{key}": replace(s, name=f"{name}.{key}") for key, s in settings_of(LOSSES[name]).items()}
+        for values in _product(given, options):
+            short = {key.partition(".")[2]: value for key, value in values.items()}
+            LOSSES[name](**short)  # refuses options that do not go together
+            found.append(LossConfig(name, {**defaults_of(LOSSES[name]), **short}))
+    for key in given:
+        section = key.partition(".")[0]
+        if "." in key and section in LOSSES and section not in names:
+            raise UserError(f"{key} is set, but {section} is not among the losses {', '.join(names)}")
+    return found
+
+
+def _machine(given: Mapping[str, str]) -> Machine:
+    known = settings_of(Machine)
+    values = {}
+    for field in fields(Machine):
+        if field.name in given:
+            text, setting = given[field.name], known[field.name]
+            values[field.name] = setting.parse(f"[{text}]" if setting.many and not text.startswith("[") else text)
+    values.setdefault("data_root", os.environ.get("PILOT_TAL_DATA") or "data")
+    for key in values.keys() & {"data_root", "output"}:
+        values[key] = str(given_path(values[key], key))
+    return Machine(**values)

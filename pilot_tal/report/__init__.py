@@ -1,7 +1,0 @@
-"""The report on runs: tables, plots, one HTML page, and a summary for the terminal."""
-
-from pilot_tal.report.build import build_report
-from pilot_tal.report.grouping import load_study
-from pilot_tal.report.summary import print_summary
-
-__all__ = ["build_report", "load_study", "print_summary"]

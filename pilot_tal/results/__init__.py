@@ -1,0 +1,7 @@
+"""The report on runs: tables, plots, one HTML page, and a summary for the terminal."""
+
+from pilot_tal.results.build import build_report
+from pilot_tal.results.grouping import load_study
+from pilot_tal.results.summary import print_summary
+
+__all__ = ["build_report", "load_study", "print_summary"]

@@ -1,0 +1,105 @@
+"""The paper's numbers with pretrained models, and where ours may stand beside them."""
+
+import csv
+import inspect
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from data_lt import CARDS, prepare, read_manifest
+from pilot_tal.results.display import number
+from pilot_tal.results.study import OF_SETTING, Arm, Setting
+
+EPOCHS = 20
+BACKBONE = "vit_base_patch16_224"
+_OF_DATA = {"split_seed", *inspect.signature(prepare).parameters}
+
+
+@dataclass(frozen=True)
+class PaperNumbers:
+    """A_Mean and A_Tail as fractions."""
+
+    a_mean: float
+    a_tail: float
+
+
+@cache
+def paper_table() -> dict[tuple[str, str, int, str], PaperNumbers]:
+    """(method, dataset, tasks, loss) → the paper's numbers."""
+    text = (files("pilot_tal.results") / "paper_ptm_table.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return {
+        (row["method"], row["dataset"], int(row["tasks"]), row["loss"]): PaperNumbers(
+            float(row["a_mean"]) / 100, float(row["a_tail"]) / 100
+        )
+        for row in rows
+    }
+
+
+def method_place(setting: Setting) -> tuple:
+    """Sorts the paper's methods in its order, and others behind them by title."""
+    known = list(dict.fromkeys(method for method, *_ in paper_table()))
+    place = known.index(setting.method) if setting.method in known else len(known)
+    return (place, setting.method_title, setting.method)
+
+
+def departures(setting: Setting, arm: Arm) -> list[str]:
+    """What keeps an arm from being the paper's setting, where the paper has the dataset and the method."""
+    record, card = arm.record, CARDS[setting.dataset]
+    found = ["a quick run of a few steps"] if record.quick else []
+    classes = sum(setting.task_sizes)
+    if classes != card.classes:
+        found.append(f"{number(classes, 'class', 'classes')} instead of {card.classes}")
+    elif max(setting.task_sizes) - min(setting.task_sizes) > 1:
+        found.append(f"tasks of {' + '.join(map(str, setting.task_sizes))} classes instead of equal ones")
+    if setting.fidelity != "pilot":
+        found.append(f"fidelity {setting.fidelity} instead of pilot")
+    epochs = record.method.settings.get("tuned_epoch")
+    if epochs != EPOCHS:
+        found.append(f"{epochs or 'an unknown number of'} epochs instead of {EPOCHS}")
+    if not record.backbone.name.removeprefix("pretrained_").startswith(BACKBONE):
+        found.append(f"backbone {record.backbone.name} instead of {BACKBONE}")
+    return found + _other_settings(setting, arm)
+
+
+def _other_settings(setting: Setting, arm: Arm) -> list[str]:
+    """Settings that are not the defaults of method, dataset and loss, apart from those `departures` looks at."""
+    changed, checksum = arm.changes(), arm.record.data.checksum
+    other_split = checksum is not None and checksum != _shipped_checksum(setting.dataset)
+    skipped = {*OF_SETTING, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
+    found = [
+        f"{name} {_shown(value)}" + ("" if default is None else f" instead of {_shown(default)}")
+        for name, (value, default) in changed.items()
+        if name not in skipped
+    ]
+    named = changed.keys() & _OF_DATA or sum(setting.task_sizes) != CARDS[setting.dataset].classes
+    return [*found, "another split of the images"] if other_split and not named else found
+
+
+@cache
+def _shipped_checksum(dataset: str) -> str:
+    return read_manifest(dataset).checksum
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def in_paper(setting: Setting) -> bool:
+    """Whether the paper's table has this dataset, method and number of tasks."""
+    return (setting.method, setting.dataset, len(setting.task_sizes), "ce") in paper_table()
+
+
+def paper_numbers(setting: Setting, arm: Arm) -> PaperNumbers | None:
+    """The paper's numbers for this arm; None where it has none or the setting is not the paper's."""
+    return _table_numbers(setting, arm) if in_paper(setting) and not departures(setting, arm) else None
+
+
+def paper_arms(setting: Setting) -> list[Arm]:
+    """The finished arms for whose loss the paper has numbers in this dataset, method and number of tasks."""
+    return [arm for arm in setting.finished_arms() if in_paper(setting) and _table_numbers(setting, arm)]
+
+
+def _table_numbers(setting: Setting, arm: Arm) -> PaperNumbers | None:
+    return paper_table().get((setting.method, setting.dataset, len(setting.task_sizes), arm.loss))

@@ -1,0 +1,164 @@
+"""Reading a recorded run of a learner: numbers only, in one `.npz` file."""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_lt.errors import UserError, unknown_name
+from pilot_tal.learners import FIDELITIES, LEARNERS, MethodConfig
+from pilot_tal.schema import Rule, build, settings_of
+from pilot_tal.stream.task import TaskInfo
+
+PLAYED_LOSSES = ("ce", "tal", "none")
+"""What a run was played with; `none` is a learner that trains nothing."""
+Size = Annotated[int, Rule("a size", 1, 10_000)]
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a recording must say of itself, beside `per`, the classes of each task."""
+
+    method: str
+    fidelity: str
+    dim: Size
+    depth: Size
+    heads: Size
+    patch: Size
+    img: Size
+    tasks: Size
+    epochs: Size
+    bs: Size
+    wd: Annotated[float, Rule("weight decay", 0, 100)]
+    lam: Annotated[float, Rule("TAL's λ", above=0, below=1)]
+    r: Annotated[float, Rule("TAL's r", above=0, high=1000)]
+    eps: Annotated[float, Rule("TAL's ε", above=0, below=1)]
+    hp: dict[str, Any]
+
+
+_REQUIRED = {*settings_of(Meta), "per"}
+_REMARKS = {"seed", "commit", "note", "name", "torch", "timm"}
+# Settings of LAMDA-PILOT that its own code never reads (or reads without effect) in these learners.
+_IGNORED = {
+    "initializer", "predefined_key", "global_pool", "pretrained", "freeze", "prefix", "dataset", "memory_size",
+    "memory_per_class", "fixed_memory", "shuffle", "init_cls", "increment", "model_name", "backbone_type",
+    "device", "seed", "M", "vpt_type", "prompt_token_num", "use_simplecil", "adapter_num",
+}  # fmt: skip
+# Settings with one value that makes sense here: another one would ask for something the learners do not do.
+_FIXED = {
+    "prompt_pool": True, "prompt_key": True, "get_original_backbone": True, "reinit_optimizer": True,
+    "use_g_prompt": True, "use_e_prompt": True, "use_prefix_tune_for_g_prompt": True,
+    "same_key_value": False, "drop": 0, "drop_path": 0, "use_RP": True, "use_old_data": False, "moni_adam": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded run: what it says about itself, and its arrays."""
+
+    path: Path
+    meta: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    sizes: tuple[int, ...]
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses the run was played with."""
+        return tuple(loss for loss in PLAYED_LOSSES if any(name.startswith(f"{loss}.task0.") for name in self.arrays))
+
+    def tensor(self, name: str) -> Tensor:
+        """One array as a tensor; a missing one is named."""
+        if name not in self.arrays:
+            raise UserError(f"{self.path} lacks the array {name!r}")
+        return torch.from_numpy(self.arrays[name])
+
+    def group(self, prefix: str) -> dict[str, Tensor]:
+        """All tensors under a prefix, without it."""
+        return {k.removeprefix(prefix): torch.from_numpy(v) for k, v in self.arrays.items() if k.startswith(prefix)}
+
+    def train_batches(self, task: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The training batches of a task in their order."""
+        index = 0
+        while f"train{task}.{index}.x" in self.arrays:
+            yield self.tensor(f"train{task}.{index}.x"), self.tensor(f"train{task}.{index}.y")
+            index += 1
+        if index == 0:
+            raise UserError(f"{self.path} has no training batch for task {task}")
+
+    def task(self, index: int) -> TaskInfo:
+        """What is known of a task when it begins."""
+        first, size = sum(self.sizes[:index]), self.sizes[index]
+        labels = torch.cat([y for _, y in self.train_batches(index)]) - first
+        if labels.min() < 0 or labels.max() >= size:
+            raise UserError(f"{self.path}: task {index} has training labels outside its {size} classes")
+        counts = torch.bincount(labels, minlength=size).clamp_min(1).tolist()  # no recorded loss reads them
+        return TaskInfo(index, len(self.sizes), first, first + size, tuple(counts))
+
+    def config(self) -> MethodConfig:
+        """The learner's settings: what the recording says, and the learner's own defaults for the rest."""
+        meta, method = self.meta, self.meta["method"]
+        known = settings_of(LEARNERS[method].config_class)
+        values = {"tuned_epoch": meta["epochs"], "batch_size": meta["bs"], "weight_decay": meta["wd"]}
+        values["min_lr"] = 1e-5  # of all recordings that do not name it, those of MOS included
+        values["adapter_dropout"] = 0.0  # verification draws no random number
+        values = {name: value for name, value in values.items() if name in known}
+        for name, value in meta["hp"].items():
+            if name in known:
+                values[name] = value
+            elif name in _FIXED:
+                if value != _FIXED[name]:
+                    raise UserError(f"{self.path}: {name} must be {_FIXED[name]} to verify, got {value!r}")
+            elif name not in _IGNORED:
+                raise unknown_name(f"setting in {self.path} for {method}", name, {*known, *_FIXED, *_IGNORED})
+        return build(LEARNERS[method].config_class, values, of=str(self.path))
+
+
+def read_recording(path: str | Path) -> Recording:
+    """Reads a recording; a file that is none is one sentence."""
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(bytes(arrays.pop("meta")).decode("utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist") from error
+    except (OSError, ValueError, LookupError, zipfile.BadZipFile, EOFError, AttributeError, TypeError, zlib.error,
+            RecursionError, NotImplementedError, MemoryError) as error:  # fmt: skip
+        raise UserError(f"{path} is not a recording: it must be an .npz file with a JSON 'meta'") from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise UserError(f"{path} is not a recording: its array {name[:60]!r} holds {array.dtype.name}, no numbers")
+    _check_meta(path, meta)
+    return Recording(path, meta, arrays, _sizes(path, meta))
+
+
+def _check_meta(path: Path, meta: Any) -> None:
+    missing = sorted(_REQUIRED - meta.keys()) if isinstance(meta, dict) else sorted(_REQUIRED)
+    if missing:
+        raise UserError(f"{path}: meta lacks {', '.join(missing)}")
+    for name in meta:
+        if name not in _REQUIRED | _REMARKS:
+            raise unknown_name(f"entry of meta in {path}", name, _REQUIRED)
+    try:
+        build(Meta, {name: value for name, value in meta.items() if name in settings_of(Meta)})
+    except UserError as error:
+        raise UserError(f"{path}: meta: {error}") from error
+    for name, known in (("method", LEARNERS), ("fidelity", FIDELITIES)):
+        if meta[name] not in known:
+            raise unknown_name(f"{name} in {path}", meta[name], known)
+
+
+def _sizes(path: Path, meta: dict[str, Any]) -> tuple[int, ...]:
+    """Classes of each task: `per` is one number, or one a task."""
+    tasks, per = meta["tasks"], meta["per"]
+    sizes = tuple(per) if isinstance(per, list) else (per,) * tasks
+    if len(sizes) != tasks or not all(type(size) is int and size > 0 for size in sizes):
+        raise UserError(f"{path}: per must give a number of classes for each of the {tasks} tasks, got {str(per)[:60]}")
+    return sizes

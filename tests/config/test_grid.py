@@ -1,0 +1,230 @@
+"""`key=value` settings: what they mean, how lists multiply, and what is refused at once."""
+
+import pytest
+from helpers.cli import command
+
+from data_lt import CARDS
+from data_lt.errors import UserError
+from pilot_tal.backbone.load import file_fingerprint
+from pilot_tal.config.grid import known_settings, make_plan
+from pilot_tal.learners import LEARNERS
+from pilot_tal.losses import LOSSES
+
+
+def test_defaults_are_the_papers():
+    plan = make_plan("l2p", "cub_lt")
+    assert [(run.loss.name, run.seed) for run in plan.runs] == [
+        (loss, seed) for seed in (1993, 1994, 1995) for loss in ("ce", "tal")
+    ]
+    run = plan.runs[1]
+    assert (run.settings.tasks, run.settings.fidelity, run.method_config.tuned_epoch) == (5, "pilot", 20)
+    assert run.loss.options["lam"] == 0.995 and run.loss.options["r"] == 1.0
+    assert run.settings.backbone == "vit_base_patch16_224.augreg_in21k_ft_in1k" and run.settings.weights == "hub"
+    assert run.changed == {} and not run.quick
+
+
+def test_dataset_and_method_decide_what_differs():
+    assert make_plan("l2p", "cub_lt").runs[0].method_config.batch_size == 16
+    assert make_plan("l2p", "imagenetr_lt").runs[0].method_config.batch_size == 32
+    assert make_plan("coda_prompt", "imagenetr_lt").runs[0].settings.transform == "coda"
+    assert make_plan("coda_prompt", "cub_lt").runs[0].settings.transform == "pilot"
+    demo = make_plan("lae", "demo_lt").runs[0]
+    assert (demo.settings.backbone, demo.settings.weights, demo.settings.transform) == (
+        "demo_vit",
+        "bundled",
+        "characters",
+    )
+    assert make_plan("lae", "demo_lt", ["epochs=3"]).runs[0].method_config.tuned_epoch == 3
+    assert make_plan("lae", "demo_lt", quick=True).runs[0].method_config.tuned_epoch == 2
+    assert make_plan("lae", "demo_lt", ["epochs=3"], quick=True).runs[0].method_config.tuned_epoch == 3
+
+
+def test_everything_can_be_set():
+    items = "tasks=10 seeds=7 losses=ce,tal,balanced_softmax tal.lam=0.99 fidelity=fixed epochs=2 init_lr=0.5"
+    items += " data_root=/images weights=random device=cpu output=out workers=3 cache=off threads=2 n_max=9"
+    plan = make_plan("mos", "cub_lt", items.split())
+    assert [run.loss.name for run in plan.runs] == ["ce", "tal", "balanced_softmax"]
+    run = plan.runs[1]
+    assert (run.seed, run.settings.tasks, run.settings.fidelity, run.loss.options["lam"]) == (7, 10, "fixed", 0.99)
+    assert (run.method_config.tuned_epoch, run.method_config.init_lr, run.data.n_max) == (2, 0.5, 9)
+    machine = plan.machine
+    assert (machine.data_root, machine.output, machine.workers, machine.threads) == ("/images", "out", 3, 2)
+    assert (machine.device, machine.cache) == ("cpu", "off")
+    assert make_plan("l2p", "cub_lt", ["init_milestones=[3,5]"]).runs[0].method_config.init_milestones == (3, 5)
+
+
+def test_a_home_directory_is_expanded_so_that_a_run_is_named_by_what_is_in_its_files(tmp_path, monkeypatch):
+    """A shell leaves the ~ in `weights=~/w.safetensors` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "w.safetensors").write_bytes(b"weights")
+    items = ["weights=~/w.safetensors", "order=~/order.txt", "losses=ce", "seeds=1"]
+    settings = make_plan("lae", "cub_lt", items).runs[0].settings
+    assert (settings.weights, settings.order) == (str(tmp_path / "w.safetensors"), str(tmp_path / "order.txt"))
+    assert file_fingerprint(settings.weights).startswith("w.safetensors@")
+
+
+def test_a_folder_is_no_part_of_the_split():
+    (run,) = make_plan("lae", "cub_lt", ["folder=mine", "manifest=list.txt", "losses=ce", "seeds=1"]).runs
+    assert (run.data.folder, run.data.manifest) == ("mine", "list.txt")
+
+
+def test_changes_are_told_with_their_defaults():
+    run = make_plan("l2p", "cub_lt", ["tasks=10", "batch_size=16", "n_max=40", "n_min=3", "tal.r=2"]).runs[1]
+    assert run.changed == {"tasks": [10, 5], "n_min": [3, 2], "r": [2.0, 1.0]}
+    assert make_plan("l2p", "cub_lt", ["split_seed=1993"]).runs[0].changed == {}
+    assert make_plan("l2p", "cub_lt", ["law=none"]).runs[0].data.law == "none"
+    assert make_plan("l2p", "cub_lt", ["law=null"]).runs[0].data.law is None
+
+
+def test_lists_multiply():
+    items = [
+        "tasks=5,10",
+        "losses=ce,tal",
+        "tal.lam=0.9,0.99",
+        "tal.r=1,2",
+        "seeds=1,2",
+        "g_prompt_layer_idx=[0,1],[0]",
+    ]
+    plan = make_plan("dualprompt", "cub_lt,food101_lt", items)
+    assert len(plan.runs) == 2 * 2 * 2 * 2 * (1 + 4)
+    assert len({(r.dataset, r.settings.tasks, r.method_config.g_prompt_layer_idx, r.seed, r.loss.name,
+                 *r.loss.options.values()) for r in plan.runs}) == len(plan.runs)  # fmt: skip
+    ce = [run for run in plan.runs if run.loss.name == "ce"]
+    assert len(ce) == 16 and all(run.loss.options == {} for run in ce)
+
+
+def test_all_stands_for_every_method_and_the_papers_datasets():
+    plan = make_plan("all", "all", ["seeds=1", "losses=ce"])
+    assert {run.method for run in plan.runs} == set(LEARNERS)
+    assert {run.dataset for run in plan.runs} == {"cub_lt", "imagenetr_lt", "food101_lt"}
+    assert len(plan.runs) == 3 * len(LEARNERS)
+
+
+def test_a_method_that_trains_nothing_runs_once_a_seed(monkeypatch):
+    monkeypatch.setattr(LEARNERS["lae"], "trains", classmethod(lambda cls, config: False))
+    plan = make_plan("lae,l2p", "cub_lt", ["seeds=1,2"])
+    assert [(run.method, run.loss.name) for run in plan.runs] == [
+        ("lae", "none"), ("lae", "none"), *(2 * [("l2p", "ce"), ("l2p", "tal")]),
+    ]  # fmt: skip
+
+
+def test_a_setting_of_some_methods_is_for_those_alone():
+    plan = make_plan("simplecil,l2p,mos", "cub_lt", ["epochs=3", "size=20", "seeds=1", "losses=ce"])
+    assert [run.method for run in plan.runs] == ["simplecil", "l2p", "mos"]
+    assert [run.method_config.tuned_epoch for run in plan.runs] == [0, 3, 3]
+    assert plan.runs[1].method_config.size == 20 and "size" not in plan.runs[2].changed
+
+
+def test_the_data_root_comes_from_the_command_then_the_environment_then_data(monkeypatch):
+    monkeypatch.delenv("PILOT_TAL_DATA", raising=False)
+    assert make_plan("l2p", "cub_lt").machine.data_root == "data"
+    monkeypatch.setenv("PILOT_TAL_DATA", "/from/environment")
+    assert make_plan("l2p", "cub_lt").machine.data_root == "/from/environment"
+    assert make_plan("l2p", "cub_lt", ["data_root=/given"]).machine.data_root == "/given"
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "items", "sentence"),
+    [
+        ("l2pp", "cub_lt", "", "unknown method 'l2pp': did you mean 'l2p'"),
+        ("l2p,lea", "cub_lt", "", "unknown method 'lea': did you mean 'lae'"),
+        (",", "cub_lt", "", "unknown method ','"),
+        ("l2p", "cub", "", "unknown dataset 'cub': did you mean 'cub_lt'"),
+        ("l2p", "cub_lt", "taks=5", r"^unknown setting 'taks': did you mean 'tasks'\?$"),
+        ("l2p", "cub_lt", "epoch=1", r"^unknown setting 'epoch': did you mean 'epochs'\?$"),
+        ("l2p", "cub_lt", "lr=0.9", "did you mean 'init_lr'"),
+        ("l2p", "cub_lt", "lam=0.9", "did you mean 'tal.lam'"),
+        ("l2p", "cub_lt", "crct_epochs=3", r"^unknown setting 'crct_epochs' of l2p: it is one of mos$"),
+        ("simplecil", "cub_lt", "epochs=3", "^unknown setting 'epochs' of simplecil: it is one of l2p, "),
+        ("l2p", "cub_lt", "epochs=0", "epochs must be a whole number from 1 to 100000, got 0"),
+        ("l2p", "cub_lt", "epochs=100000000000000000000", "epochs must be"),
+        ("l2p", "cub_lt", "losses=ce,tall", "unknown loss 'tall': did you mean 'tal'"),
+        ("l2p", "cub_lt", "losses=,", "losses has no value"),
+        ("l2p", "cub_lt", "tal.lamb=0.9", "unknown setting 'tal.lamb': did you mean 'tal.lam'"),
+        ("l2p", "cub_lt", "tal.lam=1.5", "tal.lam must be a number above 0 below 1"),
+        ("l2p", "cub_lt", "tal.lam=0.9,high", "tal.lam must be a number .*got 'high'"),
+        ("l2p", "cub_lt", "focal.gamma=1", "focal.gamma is set, but focal is not among the losses ce, tal"),
+        ("l2p", "cub_lt", "losses=focal focal.gamma=true", "focal.gamma must be a number"),
+        ("l2p", "cub_lt", "fidelity=exact", "fidelity must be one of pilot, fixed, got 'exact'"),
+        ("l2p", "cub_lt", "device=gpu", "device must be auto, cpu, mps, cuda or cuda:NUMBER, got 'gpu'"),
+        ("l2p", "cub_lt", "device=cuda:99999999999999999999", "device must be"),
+        ("l2p", "cub_lt", "seeds=a,b", "seeds must be a whole number"),
+        ("l2p", "cub_lt", "seeds=-1", "seeds must be a whole number from 0 to 4294967295, got -1"),
+        ("l2p", "cub_lt", "seeds=", "seeds has no value"),
+        ("l2p", "cub_lt", "workers=-2", "workers must be a whole number from 0"),
+        ("l2p", "cub_lt", f"output={'x' * 300}", "output cannot be a path: a name in it is too long"),
+        ("l2p", "cub_lt", f"data_root={'x' * 300}", "data_root cannot be a path: a name in it is too long"),
+        ("l2p", "cub_lt", "tasks", "settings are written key=value, got 'tasks'"),
+        ("l2p", "cub_lt", "tasks=5 tasks=6", "tasks is given twice"),
+        ("l2p", "cub_lt", "seed=5 seeds=6", "seed and seeds are one setting"),
+        ("l2p", "cub_lt", "tuned_epoch=3 epochs=3", "tuned_epoch and epochs are one setting"),
+        ("l2p", "cub_lt", "init_cls=10", "init_cls and increment go together"),
+        ("l2p", "cub_lt", "tasks=5 init_cls=10 increment=3", "take the place of tasks"),
+        ("l2p", "cub_lt", "init_milestones={a:1}", "init_milestones must be a list"),
+        ("l2p", "cub_lt", "init_milestones=[-5,3,3]", "init_milestones must be"),
+        ("l2p", "cub_lt", "init_lr_decay=-1", "init_lr_decay must be"),
+        ("dualprompt", "cub_lt", "g_prompt_layer_idx=[0,0]", "must not name a value twice"),
+        ("dualprompt", "cub_lt", "g_prompt_layer_idx=[-1,99]", "g_prompt_layer_idx must be"),
+        ("l2p", "cub_lt", "top_k=11", "top_k must be at most the pool's size 10, got 11"),
+        ("coda_prompt", "cub_lt", "prompt_param=[10,3,0]", "even length"),
+        ("l2p", "cub_lt", "normalize=0.5/", "normalize must be auto, weights"),
+        ("simplecil", "cub_lt", "loss=tal", "simplecil trains nothing with a loss; leave losses=tal out"),
+        ("simplecil", "cub_lt", "tal.r=2", "simplecil trains nothing with a loss; leave tal.r=2 out"),
+        ("l2p,lae", "cub_lt", "crct_epochs=3", "unknown setting 'crct_epochs' of l2p, lae"),
+        ("dualprompt", "cub_lt", "e_prompt_layer_idx=[1,2]", r"not both, but g_prompt_layer_idx and .* name \[1\]"),
+        ("l2p", "cub_lt", "scheduler=cosine init_lr=0.1 min_lr=0.2", "min_lr, where the cosine ends, must not exceed"),
+    ],
+)
+def test_what_is_wrong_is_refused_at_once_in_one_sentence(method, dataset, items, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
+        make_plan(method, dataset, items.split())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_every_listed_setting_is_taken_with_its_default(method):
+    status, printed = command("list", method, "--dataset", "demo_lt")
+    assert status == 0
+    shown = dict(line.split(" ")[0].split("=", 1) for line in printed.splitlines())
+    assert set(shown) == {setting.name for setting in known_settings(method).values()}
+    trains = make_plan(method, "demo_lt").runs[0].loss.name != "none"
+    losses = [f"losses={','.join(LOSSES)}"] if trains else []
+    usual = make_plan(method, "demo_lt", [*losses, "seeds=1993"]).runs
+    for key, value in shown.items():
+        if not trains and "." in key:
+            continue
+        if value and key not in ("losses", "plugins", "tal.memory_epochs", "tal_auto.memory_epochs"):
+            more = [] if key == "seeds" else ["seeds=1993"]
+            assert make_plan(method, "demo_lt", [f"{key}={value}", *losses, *more]).runs == usual, key
+
+
+def test_list_names_everything():
+    status, printed = command("list")
+    assert status == 0
+    for name in (*LEARNERS, *CARDS, *LOSSES):
+        assert f"  {name} " in printed
+
+
+@pytest.mark.parametrize(
+    ("items", "sentence"),
+    [
+        (["n_min=3", "rho=10"], "give one of the two"),
+        (["n_max=2", "n_min=3"], "n_max"),
+        (["law=natural", "n_max=9"], "leave out n_max"),
+        (["law=none", "rho=10"], "law=none shapes none; leave rho out"),
+        (["law=none", "shape=3"], "of the Pareto laws profile, draw, but law=none is none; leave shape out"),
+        (["law=exponential", "shape=3"], "leave shape out"),
+        (["manifest=x.txt", "n_max=9"], "manifest x.txt already fixes the split; leave out n_max"),
+        (["manifest=x.txt", "classes=present"], "already fixes the split; leave out classes"),
+        (["normalize=123.675/58.4"], "and a deviation from 0.001 to 1000, each one number or three, got 123.675/58.4"),
+        (["normalize=0.5/0"], "a deviation from 0.001"),
+        (["normalize=٣/٣"], "normalize must be"),
+        (["device=cuda:٣"], "device must be"),
+        (["tasks=1,2,3,4,5,6,7,8,9,10", "epochs=1,2,3,4,5,6,7,8,9,10", "init_lr=1,2,3,4,5,6,7,8,9,10",
+          "batch_size=1,2,3,4,5,6,7,8,9,10", "seeds=1,2,3"], "more than 10,000 runs"),
+    ],
+)  # fmt: skip
+def test_what_cannot_go_together_is_refused_before_anything_is_looked_for(items, sentence):
+    with pytest.raises(UserError) as caught:
+        make_plan("l2p", "cub_lt", [*items, "data_root=nowhere"])
+    assert sentence in str(caught.value)

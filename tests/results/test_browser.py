@@ -1,0 +1,267 @@
+"""The page in a real browser: what its script does, and what it must not do."""
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from synthetic_runs import write_comparison
+
+from pilot_tal.results import build_report
+from pilot_tal.results.grouping import load_study
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+PROGRAMS = (shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver"))
+
+
+class Browser:
+    """Headless Chromium with real pointer events."""
+
+    def __init__(self):
+        options = webdriver.ChromeOptions()
+        options.binary_location, driver = PROGRAMS
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        service = webdriver.chrome.service.Service(driver)
+        self.driver = webdriver.Chrome(options=options, service=service)
+
+    def open(self, page, width=1280):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.get(page.as_uri())
+
+    def run(self, code, *arguments):
+        return self.driver.execute_script(code, *arguments)
+
+    def point(self, x, y):
+        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+        return self.run("const t = document.getElementById('tip'); return t.hidden ? null : t.innerText")
+
+    def click(self, element):
+        """Moves there and presses, as a hand does."""
+        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
+        x, y, width, height = self.box(element)
+        place = {"x": x + width / 2, "y": y + height / 2, "button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **place})
+
+    def box(self, element):
+        return self.run("const b = arguments[0].getBoundingClientRect(); return [b.x, b.y, b.width, b.height]", element)
+
+    def find(self, css):
+        return self.driver.find_elements("css selector", css)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if None in PROGRAMS:
+        pytest.skip("chromium and chromedriver are not installed")
+    started = Browser()
+    yield started
+    started.driver.quit()
+
+
+@pytest.fixture(params=["demo_report", "mixed_report"])
+def report(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_nothing_fails_and_nothing_is_loaded_from_outside(browser, report):
+    browser.driver.get_log("browser"), browser.driver.get_log("performance")
+    browser.open(report)
+    assert browser.driver.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.driver.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert report.as_uri() in asked
+    assert {url for url in asked if not url.startswith("data:image/png")} == {report.as_uri()}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_never_scrolls_sideways(browser, report, width):
+    browser.open(report, width)
+    browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    shown, whole = browser.run("const e = document.documentElement; return [e.clientWidth, e.scrollWidth]")
+    assert whole <= shown <= width
+
+
+def test_on_a_phone_a_table_keeps_its_first_column_in_sight(browser, mixed_report):
+    browser.open(mixed_report, 390)
+    (region,) = browser.find("main > .scroll[aria-label^='All settings']")
+    assert browser.run("arguments[0].scrollLeft = 1000; return arguments[0].scrollLeft", region) > 100
+    left, _, width, _ = browser.box(region.find_element("css selector", "td"))
+    assert left == browser.box(region)[0] and width < 0.5 * 390
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_without_the_script_everything_can_be_read(browser, demo_report, tmp_path, script):
+    text = demo_report.read_text(encoding="utf-8")
+    page = tmp_path / "index.html"
+    page.write_text(text if script else text[: text.rindex("<script>")] + "</body></html>", encoding="utf-8")
+    browser.open(page)
+    assert bool(browser.find(".search input")) == bool(browser.find("th button")) == script
+    assert len(browser.find("figure svg")) == len(browser.find("figure")) > 10
+    names = [cell.get_attribute("textContent") for cell in browser.find("table.classes td.name:first-child")]
+    assert len(names) == 50 and names[0] == "class 000"
+    headline = browser.find("header")[0].text
+    assert "On the tail, TAL changes accuracy by" in headline
+
+
+def column(browser, table, index):
+    rows = "return [...arguments[0].tBodies[0].rows].map((r) => r.cells[arguments[1]].firstChild.textContent)"
+    return browser.run(rows, table, index)
+
+
+def test_a_click_on_a_title_sorts_its_table(browser, mixed_report):
+    browser.open(mixed_report)
+    (table,) = browser.find("main > .scroll[aria-label^='All settings'] table")
+    titles = [head.text for head in table.find_elements("css selector", "th")]
+    change = "Change of A_Tail (95 % interval)"
+    for title, first in (("A_Tail", "descending"), ("Loss", "ascending"), (change, "descending")):
+        index, before = titles.index(title), column(browser, table, titles.index(title))
+        head = table.find_elements("css selector", "th")[index]
+        kept = column(browser, table, 0), before
+        for turn in (first, "ascending" if first == "descending" else "descending"):
+            browser.click(head.find_element("css selector", "button"))
+            assert head.get_attribute("aria-sort") == turn
+            shown = column(browser, table, index)
+            assert sorted(shown) == sorted(before)
+            numbers = [float(text.replace("−", "-")) for text in shown if text != "–"] if title != "Loss" else []
+            assert numbers == sorted(numbers, reverse=turn == "descending")
+            assert shown[len(shown) - shown.count("–") :] == ["–"] * shown.count("–")
+        if title == "Loss":
+            texts = browser.run("return arguments[0].sort((a, b) => b.localeCompare(a, 'en', {numeric: true}))", before)
+            assert shown == texts
+        browser.click(head.find_element("css selector", "button"))
+        assert head.get_attribute("aria-sort") is None
+        assert (column(browser, table, 0), column(browser, table, index)) == kept
+
+
+def figure_of(browser, title):
+    figures = {figure.find_element("css selector", "h4").text: figure for figure in browser.find("figure")}
+    figure = figures[title]
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", figure)
+    return figure
+
+
+def texts(browser, figure):
+    """Every text of a plot with the middle of its place on the screen, in the order drawn."""
+    code = """return [...arguments[0].querySelectorAll('svg text')].map((t) => {
+        const box = t.getBoundingClientRect();
+        return [t.textContent, box.x + box.width / 2, box.y + box.height / 2]; })"""
+    return browser.run(code, figure)
+
+
+def told(data, place):
+    tail = "tail" if data["tail"][place] else "head"
+    accuracies = [f"{arm}: {values[place]:.1f} %" for arm, values in zip(data["arms"], data["accuracy"], strict=True)]
+    return [data["names"][place], f"{data['images'][place]} training images, {tail}", *accuracies]
+
+
+@pytest.fixture(scope="module")
+def expected(demo_runs):
+    """Names, images and accuracies of the classes from many to few images, from the runs themselves."""
+    (setting,) = load_study([demo_runs]).settings
+    classes = setting.classes()
+    order = classes.rank[::-1]
+    arms = setting.finished_arms()
+    return {
+        "names": [classes.names[k] for k in order],
+        "images": classes.counts[order].tolist(),
+        "tail": classes.tail[order].tolist(),
+        "arms": [arm.label for arm in arms],
+        "accuracy": [(100 * arm.by_class("accuracy")[order]).tolist() for arm in arms],
+        "order": list(arms[0].runs[arms[0].seeds[0]].record.stream.class_order),
+    }
+
+
+@pytest.mark.parametrize(
+    "title", ["Training images of each class", "Accuracy of each class, by training images", "TAL − CE, class by class"]
+)
+def test_a_class_in_a_plot_over_classes_answers(browser, demo_report, expected, title):
+    browser.open(demo_report)
+    figure = figure_of(browser, title)
+    ticks = {text: x for text, x, _ in reversed(texts(browser, figure))}  # those of the x axis are drawn first
+    _, top, _, height = browser.box(figure.find_element("css selector", "svg"))
+    middle = top + height / 2
+    step = (ticks["40"] - ticks["10"]) / 30
+    for place in (0, 9, 24, 25, 49):
+        shown = browser.point(ticks["10"] + (place - 9) * step, middle)
+        assert shown.splitlines() == told(expected, place)
+    assert browser.point(ticks["10"] - 10 * step - 20, middle) is None  # beside the axes
+
+
+def test_a_point_of_precision_and_recall_answers(browser, demo_report, expected):
+    browser.open(demo_report)
+    figure = figure_of(browser, "Precision against recall of each class")
+    found = texts(browser, figure)
+    zero, hundred = (next(x for text, x, _ in found if text == tick) for tick in ("0", "100"))
+    points = browser.run(
+        """return [...arguments[0].querySelectorAll('g[id*="PathCollection"] use')].map((u) => {
+        const box = u.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })""",
+        figure,
+    )
+    first = [point for point in points if point[0] < hundred + 5][: len(expected["names"])]
+    assert len(first) == 50
+    seen = set()
+    for x, y in first:
+        lines = browser.point(x, y).splitlines()
+        place = expected["names"].index(lines[0])
+        assert lines == told(expected, place)
+        recall = 100 * (x - zero) / (hundred - zero)
+        assert abs(recall - expected["accuracy"][0][place]) < 1.5  # another class may lie on the same spot
+        seen.add(place)
+    assert len(seen) > 40
+
+
+def test_a_cell_of_the_confusion_matrix_answers(browser, demo_report, expected):
+    browser.open(demo_report)
+    figure = figure_of(browser, "Confusion matrix: TAL")
+    found = texts(browser, figure)
+    across = [x for text, x, _ in found if text in ("0", "40")]
+    down = [y for text, _, y in found if text in ("0", "40")]
+    # Each panel draws its ticks below first, then those at its side; cell k reaches from k to k + 1.
+    panels = [([across[0], across[1]], [down[2], down[3]]), ([across[4], across[5]], [down[6], down[7]])]
+    by_task = [f"class {original:03d}" for original in expected["order"]]
+    for (xs, ys), names in zip(panels, (by_task, expected["names"]), strict=True):
+        for true, pred in ((0, 0), (12, 3), (3, 12), (49, 20)):
+            x = xs[0] + (pred + 0.5) * (xs[1] - xs[0]) / 40
+            y = ys[0] + (true + 0.5) * (ys[1] - ys[0]) / 40
+            lines = browser.point(x, y).splitlines()
+            assert f"class: {names[true]}" in lines and f"taken for: {names[pred]}" in lines
+
+
+def test_the_field_finds_a_class_and_leads_to_its_row(browser, demo_report, expected):
+    browser.open(demo_report)
+    field = browser.find(".search input")[0]
+    field.send_keys("LASS 04")
+    hits = browser.find(".search li button")
+    assert [hit.text.split(" · ")[0] for hit in hits] == [name for name in expected["names"] if "class 04" in name]
+    name, *rest = hits[0].text.split(" · ")
+    place = expected["names"].index(name)
+    accuracies = zip(expected["arms"], expected["accuracy"], strict=True)
+    images = f"{expected['images'][place]} training images"
+    assert rest == [images, *(f"{arm} {values[place]:.1f} %" for arm, values in accuracies)]
+    browser.click(hits[0])
+    (row,) = browser.find("tr.found")
+    assert row.is_displayed() and row.text.startswith(name)
+    field.clear()
+    field.send_keys("nowhere")
+    assert [item.text for item in browser.find(".search li")] == ["no class"]
+
+
+def test_names_that_are_html_stay_text(browser, tmp_path):
+    evil = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "<b>bold</b>", "'\"&amp;<!--"]
+    small = {"counts": [9, 5, 4, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
+    write_comparison(tmp_path, seeds=(1,), class_names=evil, **small)
+    browser.open(build_report([tmp_path], tmp_path / "report"))
+    scripts = len(browser.find("script"))
+    figure = figure_of(browser, "Training images of each class")
+    x, y, width, height = browser.box(figure.find_element("css selector", "svg"))
+    shown = [browser.point(x + width * share, y + height / 2) for share in (0.2, 0.45, 0.7, 0.9)]
+    assert [text.split("\n")[0] for text in shown] == evil
+    field = browser.find(".search input")[0]
+    field.send_keys("<")
+    assert {hit.text.split(" · ")[0] for hit in browser.find(".search li button")} == {n for n in evil if "<" in n}
+    assert not browser.find("#tip img, .search img, #tip b b, .search b, table img")
+    assert len(browser.find("script")) == scripts and browser.driver.get_log("browser") == []

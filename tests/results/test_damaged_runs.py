@@ -1,0 +1,107 @@
+"""Damaged and foreign runs are named with the reason, and keep no other run from its report."""
+
+import re
+
+import pytest
+from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
+
+from data_lt.errors import UserError
+from pilot_tal.metrics import summarize
+from pilot_tal.record import run_dir
+from pilot_tal.record.run_dir import load_run
+from pilot_tal.results import build_report
+from pilot_tal.results.grouping import load_study
+from pilot_tal.results.tal_state import read_states
+
+SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
+STATE = {"step": 0, "Q": [1.0] * 4, "weights": [1.0] * 4}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"step": -1}, {"Q": [None] * 4}, {"weights": [1, 1, 1, "x"]}, {"step": 10**30}, {"step": None}, {"Q": [{}] * 4}],
+)
+def test_a_state_of_wrong_values_is_damaged(tmp_path, wrong):
+    path = write_run_directory(tmp_path, loss="tal", states=[[STATE | wrong], [STATE]], **SMALL)
+    with pytest.raises(UserError, match=r"states/task00\.jsonl is damaged .*remove .* to start this run anew"):
+        read_states(load_run(path))
+
+
+def _break(path, name, content):
+    """Replaces a file of a run; None removes it, a folder takes the place of ...."""
+    file = path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    if content is ...:
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("run.json", b'{"a": 1}', "is of another run format (None, this version has 2)"),
+        ("run.json", b'{"format": 1}', "is of another run format (1, this version has 2)"),
+        ("run.json", b"", "run.json is damaged"),
+        ("run.json", ..., "it has no file run.json"),
+        ("result.json", b'{"tasks_do', "result.json is damaged"),
+        ("result.json", b"[]", "result.json is damaged"),
+        ("predictions/task00.csv", None, "task00.csv is damaged (it cannot be read: No such file"),
+        ("predictions/task01.csv", b"image,true,pred\n", "task01.csv is damaged (it has 16 bytes instead of"),
+        ("states/task00.jsonl", b"[1]\n", "task00.jsonl is damaged"),
+        ("states/task01.jsonl", None, "task01.jsonl is damaged"),
+    ],
+)
+def test_a_bad_run_below_a_folder_is_named_and_the_others_are_reported(tmp_path, name, content, reason):
+    write_comparison(tmp_path / "runs", seeds=(1, 2), **SMALL)
+    bad = write_run_directory(tmp_path / "runs", loss="tal", seed=3, **SMALL)
+    _break(bad, name, content)
+    study = load_study([tmp_path / "runs"])
+    assert [arm.seeds for arm in study.settings[0].arms] == [[1, 2], [1, 2]]
+    (remark,) = study.remarks
+    assert remark.startswith(f"Left out, for it cannot be read: {bad.name}. ") and reason in remark
+    page = build_report(study, tmp_path / "report").read_text(encoding="utf-8")
+    assert f"Left out, for it cannot be read: {bad.name}." in page
+    for paths in ([bad], [tmp_path / "runs", bad]):
+        with pytest.raises(UserError, match=re.escape(reason)):
+            load_study(paths)
+
+
+@pytest.mark.parametrize(("metrics", "reason"), [
+    ({"a_tail": 7}, "its metrics do not fit the tasks: a_tail"),
+    ({"accuracy_after_task": []}, "its metrics do not fit the tasks: accuracy_after_task"),
+    ({"per_class": {"accuracy": [0.1]}}, "its metrics do not fit the tasks: accuracy"),
+])  # fmt: skip
+def test_metrics_that_mean_nothing_are_left_out(tmp_path, monkeypatch, metrics, reason):
+    write_comparison(tmp_path, seeds=(1, 2), **SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_dir, "summarize", lambda *given: summarize(*given) | metrics)
+        bad = write_run_directory(tmp_path, seed=3, **SMALL)
+    study = load_study([tmp_path])
+    assert [arm.seeds for arm in study.settings[0].arms] == [[1, 2], [1, 2]]
+    assert bad.name in study.remarks[0] and reason in study.remarks[0]
+
+
+def test_a_run_with_fewer_metrics_gets_those_it_lacks(tmp_path, monkeypatch):
+    expected = load_study([write_run_directory(tmp_path / "a", **SMALL)]).settings[0].arms[0].runs[1993].metrics
+    few = ("a_mean", "per_class", "tasks_done")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_dir, "summarize", lambda *given: {key: summarize(*given)[key] for key in few})
+        path = write_run_directory(tmp_path / "b", **SMALL)
+    assert set(load_run(path).metrics) == set(few)
+    assert load_study([path]).settings[0].arms[0].runs[1993].metrics == expected
+
+
+def test_a_record_of_other_changes_is_left_out(tmp_path):
+    write_run_directory(tmp_path, seed=1, **SMALL)
+    write_run_directory(tmp_path, seed=2, changed={"lam": 0.9}, **SMALL)
+    (remark,) = load_study([tmp_path]).remarks
+    assert "run.json is damaged (changed must tell" in remark
+
+
+def test_a_folder_of_bad_runs_only_is_refused(tmp_path):
+    for seed in (1, 2):
+        _break(write_run_directory(tmp_path, seed=seed, **SMALL), "run.json", b"{")
+    with pytest.raises(UserError, match=r"run\.json is damaged"):
+        load_study([tmp_path])
