@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pilot_tal.config.grid import make_plan
 from pilot_tal.engine.launch import Cells
 from pilot_tal.engine.progress import Status
-from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import Shared
+from pilot_tal.engine.trainer import Trainer
 
 
 class Silence:
@@ -58,7 +58,7 @@ class Turns:
             self.changed.notify_all()
 
 
-def side_by_side(runs: dict[str, Run], shared: Shared) -> dict[str, float]:
+def side_by_side(runs: dict[str, Trainer], shared: Shared) -> dict[str, float]:
     """Seconds of each run."""
     turns = Turns(tuple(runs))
     failed: list[BaseException] = []
@@ -102,7 +102,7 @@ def measure(method: str, dataset: str, rounds: int, settings: Sequence[str] = ()
                 used = "ce" if control else loss
                 plan = make_plan(method, dataset, [f"loss={used}", "seed=1993", f"output={output}/{loss}", *settings])
                 shared = shared or Cells(plan).run(plan.runs[0]).shared
-                runs[loss] = Run(plan.runs[0], plan.machine, shared)
+                runs[loss] = Trainer(plan.runs[0], plan.machine, shared)
             assert shared is not None
             seconds = side_by_side(runs, shared)
         overhead = 100 * (seconds["tal"] / seconds["ce"] - 1)

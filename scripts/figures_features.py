@@ -17,7 +17,7 @@ from pilot_tal import load_model
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.model.model import Model
-from pilot_tal.record.run_dir import StoredRun, load_run
+from pilot_tal.record.run_dir import Run, load_run
 from pilot_tal.results.svg import INK, figure, standalone, style, to_svg
 
 NAME = "results_features"
@@ -46,7 +46,7 @@ def draw_features(runs: list[str], table: Path, images: Path) -> None:
     print(f"{table}\n{images / f'{NAME}.svg'}")
 
 
-def check_pair(one: StoredRun, other: StoredRun) -> None:
+def check_pair(one: Run, other: Run) -> None:
     """Refuses runs that are not finished, or that differ in more than the loss."""
     for run in (one, other):
         if not run.finished:
@@ -66,7 +66,7 @@ def check_pair(one: StoredRun, other: StoredRun) -> None:
         )
 
 
-def placed(run: StoredRun, umap: type) -> list[dict]:
+def placed(run: Run, umap: type) -> list[dict]:
     """The test images of the last task's classes and their places."""
     record = run.record
     true, names = run.predictions[-1][0], run.images(record.num_tasks - 1)
@@ -91,7 +91,7 @@ def placed(run: StoredRun, umap: type) -> list[dict]:
     ]
 
 
-def found_images(run: StoredRun, names: list[str]) -> list[Path]:
+def found_images(run: Run, names: list[str]) -> list[Path]:
     """The images where one of the run's processes had them."""
     for environment in reversed(run.record.environment):
         files = [Path(str(environment.get("images"))) / name for name in names]

@@ -28,7 +28,7 @@ from pilot_tal.config.defaults import defaults
 from pilot_tal.config.parse import parse_items
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import AFTER_TASK
-from pilot_tal.record.run_dir import RECORD, RESULT, StoredRun, find_runs, load_run
+from pilot_tal.record.run_dir import RECORD, RESULT, Run, find_runs, load_run
 from pilot_tal.results.tal_state import mean_weights, read_states
 from pilot_tal.schema import defaults_of
 
@@ -139,7 +139,7 @@ def collect_runs(study: str, folder: Path, results: Path) -> int:
     return len(tables["runs"])
 
 
-def run_key(study: str, run: StoredRun) -> dict[str, Any]:
+def run_key(study: str, run: Run) -> dict[str, Any]:
     """What tells the runs of the tables apart; of the loss's options those that are not its defaults."""
     record = run.record
     usual = defaults_of(LOSSES[record.loss.name]) if record.loss.name in LOSSES else {}
@@ -154,7 +154,7 @@ def run_key(study: str, run: StoredRun) -> dict[str, Any]:
     }
 
 
-def summary(key: dict, run: StoredRun) -> dict:
+def summary(key: dict, run: Run) -> dict:
     """One run in one line."""
     weights, losses = mean_weights(run), last_losses(run)
     here = run.record.environment[-1] if run.record.environment else {}
@@ -174,7 +174,7 @@ def summary(key: dict, run: StoredRun) -> dict:
     }
 
 
-def last_losses(run: StoredRun) -> list[float]:
+def last_losses(run: Run) -> list[float]:
     """The mean training loss of the last epoch of each task; empty where nothing was trained."""
     epochs: dict[int, dict[int, list[float]]] = {}
     for step in run.step_log():
@@ -183,7 +183,7 @@ def last_losses(run: StoredRun) -> list[float]:
     return [float(np.mean(losses[max(losses)])) for losses in epochs.values()]
 
 
-def trial_of(run: StoredRun) -> dict:
+def trial_of(run: Run) -> dict:
     """A run that was tried, in one line: by its training losses alone."""
     losses = last_losses(run)
     if len(losses) < 2:
@@ -213,7 +213,7 @@ def add_trials(path: Path, rows: list[dict]) -> None:
     write_table(path, [*before, *new])
 
 
-def steps_a_task(run: StoredRun) -> float | None:
+def steps_a_task(run: Run) -> float | None:
     """Optimizer steps of a task, their mean over the tasks; None where nothing was trained."""
     last: dict[int, int] = {}
     for step in run.step_log():
@@ -221,14 +221,14 @@ def steps_a_task(run: StoredRun) -> float | None:
     return sum(last.values()) / len(last) if last else None
 
 
-def minutes(run: StoredRun) -> float:
+def minutes(run: Run) -> float:
     """How long it took; of a run that was broken off, its tasks since it was taken up tell for the earlier ones."""
     start, end = ((run.path / name).stat().st_mtime for name in (RECORD, RESULT))
     done = [file for file in (run.path / "predictions").iterdir() if file.stat().st_mtime >= start]
     return (end - start) / 60 * run.tasks_done / max(1, len(done))
 
 
-def after_tasks(key: dict, run: StoredRun) -> list[dict]:
+def after_tasks(key: dict, run: Run) -> list[dict]:
     """A line for each task: accuracy over all classes seen, over the tail, over old and over new classes."""
     lists = [run.metrics[name] for name in AFTER_TASK]
     names = ("accuracy", "tail", "old", "new")
@@ -238,7 +238,7 @@ def after_tasks(key: dict, run: StoredRun) -> list[dict]:
     ]
 
 
-def classes(key: dict, run: StoredRun) -> list[dict]:
+def classes(key: dict, run: Run) -> list[dict]:
     """A line for each class, under its index in the dataset."""
     stream, found = run.record.stream, run.metrics["per_class"]
     return [
@@ -254,7 +254,7 @@ def classes(key: dict, run: StoredRun) -> list[dict]:
     ]
 
 
-def states(key: dict, run: StoredRun) -> list[dict]:
+def states(key: dict, run: Run) -> list[dict]:
     """Q and α·w of each class of a task at some of its steps, the first and the last among them."""
     stream, rows = run.record.stream, []
     for state in read_states(run):

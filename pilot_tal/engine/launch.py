@@ -14,8 +14,8 @@ from pilot_tal.engine.launch_cells import Cell, Cells, command_line, run_argumen
 from pilot_tal.engine.launch_workers import Workers, can_fork
 from pilot_tal.engine.progress import Display
 from pilot_tal.engine.room import evaluation_bytes, training_bytes
-from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import MOST_WORKERS, choose_device, cores
+from pilot_tal.engine.trainer import Trainer
 from pilot_tal.record.lock import forget_dead
 from pilot_tal.record.plans import note_plan
 from pilot_tal.record.run_dir import LOG, is_finished, remove_leftovers
@@ -183,7 +183,7 @@ def _fitting(cells: Cells, todo: Sequence[Cell]) -> int:
     return max(1, min(cores() // (find_threads(cells.plan) or cores()), fitting))
 
 
-def _batch_bytes(run: Run) -> int:
+def _batch_bytes(run: Trainer) -> int:
     """About what a step of training or of evaluation takes of a batch."""
     vit, asked = run.shared.backbone, run.machine.eval_batch_size
     evaluated = run.settings.batch_size if isinstance(asked, str) else asked

@@ -18,8 +18,8 @@ from pilot_tal.config.grid import make_plan
 from pilot_tal.config.parse import as_typed
 from pilot_tal.config.settings import AUTO, QUICK_EPOCHS, Machine, Plan, RunConfig
 from pilot_tal.engine.native_record import native_record
-from pilot_tal.engine.run import Run
 from pilot_tal.engine.shared import Shared, choose_device, find_data, load_shared
+from pilot_tal.engine.trainer import Trainer
 from pilot_tal.losses import LOSSES
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.schema import defaults_of
@@ -87,9 +87,9 @@ class Cells:
         vits = sum(tensor.nbytes for vit in self._backbones.values() for tensor in vit.state_dict().values())
         return vits + max(shared.store.decoded_bytes() for shared in self._shared.values())
 
-    def run(self, config: RunConfig) -> Run:
+    def run(self, config: RunConfig) -> Trainer:
         """A run, ready to be executed."""
-        return Run(config, self.plan.machine, self.shared(config))
+        return Trainer(config, self.plan.machine, self.shared(config))
 
     @staticmethod
     def _keys(config: RunConfig) -> tuple[tuple, tuple]:

@@ -28,7 +28,7 @@ from data_lt.errors import UserError, sentence
 from data_lt.files import write_text
 from pilot_tal.engine.launch_cells import Cell, Cells, plan_of, run_arguments
 from pilot_tal.engine.progress import Display, Status, duration
-from pilot_tal.engine.run import Run
+from pilot_tal.engine.trainer import Trainer
 from pilot_tal.record.lock import Busy, owner_of
 from pilot_tal.record.run_dir import ERROR, LOG, is_finished
 
@@ -107,7 +107,7 @@ class Workers:
     def _start(self, cell: Cell) -> None:
         if can_fork():
             self._decode(cell)
-            make_run: Callable[[], Run] = functools.partial(self.cells.run, cell.config)
+            make_run: Callable[[], Trainer] = functools.partial(self.cells.run, cell.config)
         else:
             arguments = run_arguments(cell.config, self.cells.plan.machine, self.cells.plan.plugins)
             make_run = functools.partial(run_of, arguments)
@@ -237,14 +237,14 @@ class _Pipe:
         self.messages.send(("line", line))
 
 
-def run_of(arguments: Sequence[str]) -> Run:
+def run_of(arguments: Sequence[str]) -> Trainer:
     """The run of a cell's command line."""
     plan = plan_of(arguments)
     return Cells(plan).run(plan.runs[0])
 
 
 def _work(
-    make_run: Callable[[], Run],
+    make_run: Callable[[], Trainer],
     messages: Connection,
     place: str | None,
     threads: int,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pilot_tal.engine.loop import evaluate, sent, train_task
-from pilot_tal.engine.run import Run
+from pilot_tal.engine.trainer import Trainer
 from pilot_tal.stream.task import TaskInfo
 
 WARM_UP, TIMED = 1, 3
@@ -21,12 +21,12 @@ class Pace:
     step: float
     image: float
 
-    def seconds(self, run: Run, tasks: Iterable[TaskInfo]) -> float:
+    def seconds(self, run: Trainer, tasks: Iterable[TaskInfo]) -> float:
         """What tasks of a run will take: training steps and evaluation, without statistics and alignment."""
         return sum(self.step * run.steps(task) + self.image * len(run.test_batches(task).indices) for task in tasks)
 
 
-def measure(run: Run) -> Pace:
+def measure(run: Trainer) -> Pace:
     """The pace of a run, from a few steps of its first task, if that trains at all, and two batches of test images."""
     task, settings, device = run.tasks[0], run.settings, run.shared.device
     learner = run.build()
@@ -60,5 +60,5 @@ def measure(run: Run) -> Pace:
     return Pace((times[-1] - times[WARM_UP - 1]) / TIMED if times else 0.0, an_image)
 
 
-def _few(run: Run):
+def _few(run: Trainer):
     return itertools.islice(run.test_batches(run.tasks[0]).in_order(), 2)

@@ -9,7 +9,7 @@ from pilot_tal.learners import LEARNERS
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.model.alone import Disagreement, sentence
 from pilot_tal.model.stored import GRAPH, VIT, AboutModel
-from pilot_tal.record.run_dir import StoredRun
+from pilot_tal.record.run_dir import Run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
 from pilot_tal.results import load_study
 from pilot_tal.results.display import clean, percent
@@ -21,7 +21,7 @@ _HEADLINES = ("a_mean", "a_tail", "a_head", "worst_class")
 _METRICS = ("a_mean", "a_tail", "a_head", "harmonic_mean", "a_last", "a_avg", "forgetting")
 
 
-def model_card(about: AboutModel, run: StoredRun) -> str:
+def model_card(about: AboutModel, run: Run) -> str:
     """The text of README.md. Every name in it comes from outside and is escaped."""
     parts = [
         f"---\n{yaml.safe_dump(_metadata(about), allow_unicode=True, sort_keys=False)}---",
@@ -160,7 +160,7 @@ def _training(about: AboutModel) -> list[str]:
     return ["## How it was trained", "\n".join(f"- {name}: {text}" for name, text in facts.items())]
 
 
-def _limits(about: AboutModel, run: StoredRun) -> list[str]:
+def _limits(about: AboutModel, run: Run) -> list[str]:
     """What the report on this run warns of, and what a user of the model meets."""
     study = load_study([run.path])
     found = [caveat for setting in study.settings for caveat in setting_caveats(setting)]

@@ -15,7 +15,7 @@ from pilot_tal.model.card import model_card
 from pilot_tal.model.load import find_vit, load_model, restore_learner
 from pilot_tal.model.model import Model
 from pilot_tal.model.stored import ABOUT, CARD, GRAPH, LEARNER, VIT, AboutModel, is_export, read_stored
-from pilot_tal.record.run_dir import RECORD, StoredRun, load_run, write_sealed
+from pilot_tal.record.run_dir import RECORD, Run, load_run, write_sealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.version import __version__
 
@@ -80,7 +80,7 @@ def _check_output(output: Path) -> None:
         raise UserError(f"{output} holds other things than an exported model; give a new folder")
 
 
-def _about(model: Model, stored: StoredRun, files: dict[str, str]) -> AboutModel:
+def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
     record, stream, done = model.record, model.record.stream, model.tasks_done
     predictions = stored.predictions[:done]
     tail = set(tail_classes(stream.train_counts, stream.class_order).tolist())

@@ -72,7 +72,7 @@ def write_result(path: Path, record: RunRecord, predictions: Predictions, finish
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class Run:
     """A run read back. `predictions[t]` are the true and predicted labels after task t."""
 
     path: Path
@@ -110,7 +110,7 @@ class StoredRun:
         ]
 
 
-def load_run(path: str | Path, done: int | None = None) -> StoredRun:
+def load_run(path: str | Path, done: int | None = None) -> Run:
     """Reads a run directory, finished or not, and checks every file against its checksum.
 
     Args:
@@ -132,7 +132,7 @@ def load_run(path: str | Path, done: int | None = None) -> StoredRun:
     for name in [name for t in chosen for name in task_files(t)]:  # what else it names is not ours
         if name in files and not name.startswith("predictions"):
             _verified(path, name, files)
-    return StoredRun(path, record, predictions, result["finished"], result["metrics"], files)
+    return Run(path, record, predictions, result["finished"], result["metrics"], files)
 
 
 def read_run_record(path: Path) -> RunRecord:

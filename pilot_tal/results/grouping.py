@@ -10,7 +10,7 @@ from data_lt.errors import UserError
 from data_lt.files import given_path
 from data_lt.split import Recipe
 from pilot_tal.metrics import ALWAYS, misfits, summarize
-from pilot_tal.record.run_dir import RECORD, RESULT, StoredRun, damaged, find_runs, load_run
+from pilot_tal.record.run_dir import RECORD, RESULT, Run, damaged, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
 from pilot_tal.results.display import clean
 from pilot_tal.results.labels import label_arms, name_files, note_data
@@ -38,7 +38,7 @@ def load_study(paths: Study | Iterable[str | Path]) -> Study:
     if isinstance(paths, Study):
         return paths
     given = [given_path(path, "the folder of the runs") for path in paths]
-    runs: list[StoredRun] = []
+    runs: list[Run] = []
     failures: dict[Path, UserError] = {}
     for path in find_runs(given):
         try:
@@ -53,7 +53,7 @@ def load_study(paths: Study | Iterable[str | Path]) -> Study:
     return make_study(runs, left_out)
 
 
-def make_study(runs: Sequence[StoredRun], left_out: Iterable[str] = ()) -> Study:
+def make_study(runs: Sequence[Run], left_out: Iterable[str] = ()) -> Study:
     """Sorts runs into settings and arms; `left_out` are remarks on runs that are not among them."""
     settings: dict[tuple, Setting] = {}
     arms: dict[tuple, Arm] = {}
@@ -86,7 +86,7 @@ def make_study(runs: Sequence[StoredRun], left_out: Iterable[str] = ()) -> Study
     return Study(ordered, remarks)
 
 
-def _read(path: Path) -> StoredRun:
+def _read(path: Path) -> Run:
     """Reads a run and all that the report needs of it, so that what is broken shows here."""
     run = load_run(path)
     read_states(run)
@@ -104,7 +104,7 @@ def _read(path: Path) -> StoredRun:
     return run
 
 
-def _is_finished(run: StoredRun) -> bool:
+def _is_finished(run: Run) -> bool:
     return run.finished and run.tasks_done == run.record.num_tasks
 
 
@@ -126,7 +126,7 @@ def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
     return {_SHOWN_AS.get(name, name): value for name, value in values.items()}
 
 
-def _add(arm: Arm, run: StoredRun, remarks: list[str]) -> None:
+def _add(arm: Arm, run: Run, remarks: list[str]) -> None:
     seed = run.record.seed
     if not _is_finished(run):
         arm.unfinished.append(run)

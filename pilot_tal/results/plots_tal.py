@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pilot_tal.metrics import tail_classes
-from pilot_tal.record.run_dir import StoredRun
+from pilot_tal.record.run_dir import Run
 from pilot_tal.results.study import Arm
 from pilot_tal.results.svg import INK, Plot, figure, legend, to_svg
 from pilot_tal.results.tal_state import TaskState, over_steps, read_states
@@ -31,7 +31,7 @@ def tal_over_steps(arms: list[Arm]) -> Iterator[Plot]:
         yield Plot(f"tal-state-{arm.slug}", title, caption, _draw(run, states, arm.colour))
 
 
-def _draw(run: StoredRun, states: list[TaskState], tail_colour: str) -> str:
+def _draw(run: Run, states: list[TaskState], tail_colour: str) -> str:
     in_tail = np.zeros(run.record.num_classes, dtype=bool)
     in_tail[tail_classes(run.record.stream.train_counts, run.record.stream.class_order)] = True
     shown, panels = figure(4.6, rows=2, sharex=True)

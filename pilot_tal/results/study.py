@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pilot_tal.metrics import Difference, Spread, confusion_shares, paired_difference, rank_classes, spread
-from pilot_tal.record.run_dir import StoredRun
+from pilot_tal.record.run_dir import Run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.results.display import clean, exact, number
 
@@ -45,8 +45,8 @@ class Arm:
     colour: str = ""
     variant: str = ""
     own_variant: str = ""
-    runs: dict[int, StoredRun] = field(default_factory=dict)
-    unfinished: list[StoredRun] = field(default_factory=list)
+    runs: dict[int, Run] = field(default_factory=dict)
+    unfinished: list[Run] = field(default_factory=list)
 
     @property
     def loss(self) -> str:
@@ -259,7 +259,7 @@ class Study:
         return [setting for setting in self.settings if setting.finished_arms()]
 
     @property
-    def unfinished(self) -> list[StoredRun]:
+    def unfinished(self) -> list[Run]:
         """Runs that are in no mean, for they still go on, were stopped or failed."""
         return [run for setting in self.settings for arm in setting.arms for run in arm.unfinished]
 
@@ -271,7 +271,7 @@ def _known_mean(tables: Sequence[np.ndarray]) -> np.ndarray:
     return np.divide(np.nansum(table, axis=0), known, out=np.full(known.shape, np.nan), where=known > 0)
 
 
-def same_data(a: StoredRun, b: StoredRun) -> bool:
+def same_data(a: Run, b: Run) -> bool:
     """Same classes in the same order, as many training images, and the same test images."""
     mine, other = a.record.stream, b.record.stream
     same_lists = (mine.class_order, mine.train_counts) == (other.class_order, other.train_counts)

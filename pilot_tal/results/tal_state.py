@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilot_tal.record.run_dir import StoredRun, damaged, task_file
+from pilot_tal.record.run_dir import Run, damaged, task_file
 
 CALIBRATED = 0.9  # mean α·w over the classes at the end of a task from which on we call TAL calibrated
 
@@ -21,7 +21,7 @@ class TaskState:
     weights: np.ndarray
 
 
-def read_states(run: StoredRun) -> list[TaskState]:
+def read_states(run: Run) -> list[TaskState]:
     """TAL's state in each logged task of a run; empty when nothing was logged.
 
     Raises:
@@ -33,7 +33,7 @@ def read_states(run: StoredRun) -> list[TaskState]:
     return [_task_state(run, task, found) for task, found in lines.items()]
 
 
-def mean_weights(run: StoredRun) -> list[float]:
+def mean_weights(run: Run) -> list[float]:
     """Mean α·w over the classes at the end of each task: near or above 1 when TAL is calibrated."""
     return [float(state.weights[-1].mean()) for state in read_states(run)]
 
@@ -46,7 +46,7 @@ def over_steps(states: list[TaskState]) -> Iterator[tuple[int, TaskState]]:
         before += int(state.steps[-1]) + 1
 
 
-def _task_state(run: StoredRun, task: int, lines: list[dict]) -> TaskState:
+def _task_state(run: Run, task: int, lines: list[dict]) -> TaskState:
     file, sizes = run.path / task_file("states", task), run.record.stream.task_sizes
     stop = sum(sizes[: task + 1])
     try:

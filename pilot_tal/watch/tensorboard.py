@@ -13,14 +13,14 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from pilot_tal.record.run_dir import StoredRun
+from pilot_tal.record.run_dir import Run
 from pilot_tal.results.svg import to_png
 from pilot_tal.watch.values import comparison, pictures, task_values
 
 FOLDER = "tensorboard"
 
 
-def follow(run: StoredRun) -> None:
+def follow(run: Run) -> None:
     """Writes what is not there yet."""
     folder = run.path.parent / FOLDER / comparison(run) / run.path.name
     before, last, time = 0, "", 0.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pilot_tal.metrics import summarize, tail_classes
-from pilot_tal.record.run_dir import StoredRun, damaged, task_file, task_files
+from pilot_tal.record.run_dir import Run, damaged, task_file, task_files
 from pilot_tal.record.run_record import short_hash
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.plots import setting_plots
@@ -30,7 +30,7 @@ class TaskValues:
     """When the last of them was written."""
 
 
-def task_values(run: StoredRun) -> Iterator[TaskValues]:
+def task_values(run: Run) -> Iterator[TaskValues]:
     """The tasks that are finished, in their order."""
     stream = run.record.stream
     tail = tail_classes(stream.train_counts, stream.class_order)
@@ -69,12 +69,12 @@ def _state_values(state: TaskState, tail: np.ndarray) -> Iterator[tuple[int, dic
         )
 
 
-def pictures(run: StoredRun) -> list[Plot]:
+def pictures(run: Run) -> list[Plot]:
     """The report's plots of a finished run."""
     return [plot for setting in load_study([run.path]).finished for plot in setting_plots(setting)]
 
 
-def comparison(run: StoredRun) -> str:
+def comparison(run: Run) -> str:
     """The same name for all runs that differ in loss and seed alone."""
     record, same = run.record, run.record.identity()
     for of_the_run in ("loss", "seed"):

@@ -10,7 +10,7 @@ from PIL import Image
 
 from data_lt.errors import UserError, one_line
 from data_lt.files import read_json, write_json
-from pilot_tal.record.run_dir import StoredRun
+from pilot_tal.record.run_dir import Run
 from pilot_tal.results.svg import to_png
 from pilot_tal.watch.values import comparison, pictures, task_values
 
@@ -18,7 +18,7 @@ FOLDER = "wandb"
 PROJECT = "pilot-tal"
 
 
-def follow(run: StoredRun) -> None:
+def follow(run: Run) -> None:
     """Sends what has not been sent: every task once, and the pictures of a finished run."""
     folder = run.path.parent / FOLDER
     note = folder / f"{run.path.name}.json"
@@ -50,7 +50,7 @@ def follow(run: StoredRun) -> None:
         write_json(note, marks)
 
 
-def _open(run: StoredRun) -> Any:
+def _open(run: Run) -> Any:
     record = run.record
     return wandb.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),

@@ -14,7 +14,7 @@ from pilot_tal.config.grid import make_plan
 from pilot_tal.engine.launch_cells import Cells
 from pilot_tal.engine.loop import evaluate, regrouped
 from pilot_tal.engine.room import MOST_IMAGES, evaluation_bytes, find_eval_batch
-from pilot_tal.engine.run import Run
+from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run
 
@@ -31,9 +31,9 @@ def run_of(images, method, *more):
     return Cells(plan).run(plan.runs[0])
 
 
-def on_cuda(run: Run) -> Run:
+def on_cuda(run: Trainer) -> Trainer:
     """The same run, were there a GPU: nothing of it is computed."""
-    return Run(run.config, run.machine, replace(run.shared, device=torch.device("cuda")))
+    return Trainer(run.config, run.machine, replace(run.shared, device=torch.device("cuda")))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 11, 50])

@@ -100,7 +100,7 @@ def test_killed_at_random_moments(images, tmp_path):
 def stopped_after_one_task(images, output, monkeypatch, *more):
     """A run that was broken off in its second task."""
     wanted = settings(images, output, "loss=tal", *more)
-    evaluate, calls = __import__("pilot_tal.engine.run", fromlist=["evaluate"]).evaluate, []
+    evaluate, calls = __import__("pilot_tal.engine.trainer", fromlist=["evaluate"]).evaluate, []
 
     def breaking(*arguments):
         calls.append(1)
@@ -109,7 +109,7 @@ def stopped_after_one_task(images, output, monkeypatch, *more):
         return evaluate(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("pilot_tal.engine.run.evaluate", breaking)
+        patch.setattr("pilot_tal.engine.trainer.evaluate", breaking)
         with pytest.raises(Broken):
             command("run", "l2p", "folder_lt", *wanted, "--quick")
     (run,) = find_runs([output])
@@ -142,7 +142,7 @@ def test_a_task_trained_again_with_other_numbers_may_be_broken_off_too(images, t
         raise Broken
 
     with monkeypatch.context() as patch:
-        patch.setattr("pilot_tal.engine.run.save_checkpoint", no_checkpoint)
+        patch.setattr("pilot_tal.engine.trainer.save_checkpoint", no_checkpoint)
         with pytest.raises(Broken):
             command(*again)
     assert load_run(run).tasks_done == 2  # and the checkpoint knows of one
@@ -152,7 +152,7 @@ def test_a_task_trained_again_with_other_numbers_may_be_broken_off_too(images, t
         raise Broken
 
     with monkeypatch.context() as patch:
-        patch.setattr("pilot_tal.engine.run.write_log", other_numbers)
+        patch.setattr("pilot_tal.engine.trainer.write_log", other_numbers)
         with pytest.raises(Broken):
             command(*again)
     assert load_run(run).tasks_done == 1

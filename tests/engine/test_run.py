@@ -61,7 +61,7 @@ def test_statistics_have_no_tf32_where_evaluation_has_none(images, tmp_path, mon
 
     learner = LEARNERS["simplecil"]
     end_task = learner.end_task
-    monkeypatch.setattr("pilot_tal.engine.run.tensor_cores", spy)
+    monkeypatch.setattr("pilot_tal.engine.trainer.tensor_cores", spy)
     monkeypatch.setattr(learner, "end_task", lambda self, images: (seen.append([*inside]), end_task(self, images)))
     status, printed = command("run", "simplecil", "folder_lt", *settings(images, tmp_path, "seed=1"), "--quick")
     assert status == 0 and seen == [["fp32"], ["fp32"]], printed

@@ -15,7 +15,7 @@ from pilot_tal.config.grid import known_settings
 from pilot_tal.config.parse import split_values
 from pilot_tal.config.settings import QUICK_EPOCHS, Machine
 from pilot_tal.learners import LEARNERS
-from pilot_tal.record.run_dir import StoredRun, find_runs, load_run
+from pilot_tal.record.run_dir import Run, find_runs, load_run
 from pilot_tal.schema import Option, settings_of
 
 NASTY = (
@@ -169,7 +169,7 @@ def check_run(case: SettingsCase, world: World) -> str:
     return not_right(case, load_run(find_runs([path[1]])[0]))
 
 
-def not_right(case: SettingsCase, run: StoredRun) -> str:
+def not_right(case: SettingsCase, run: Run) -> str:
     """What is wrong with a finished run: it was another one, or its numbers do not follow from its predictions."""
     if not run.finished or run.tasks_done != run.record.num_tasks:
         return "not finished"

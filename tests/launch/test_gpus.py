@@ -66,7 +66,7 @@ def test_every_run_of_a_plan_gets_them(images, tmp_path, monkeypatch):
 
     monkeypatch.setattr(launching, "cores", lambda: 16)
     monkeypatch.setattr(launching, "Workers", Spy)
-    monkeypatch.setattr("pilot_tal.engine.run.find_eval_batch", lambda *_: 1)
+    monkeypatch.setattr("pilot_tal.engine.trainer.find_eval_batch", lambda *_: 1)
     launching.launch(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto")))
     assert seen == [4] * 6
 

@@ -46,7 +46,7 @@ from pilot_tal.stream.tasks import make_tasks
 from pilot_tal.stream.transforms import build_transforms
 
 
-class Run:
+class Trainer:
     """One run on what it shares with others."""
 
     def __init__(self, config: RunConfig, machine: Machine, shared: Shared):
