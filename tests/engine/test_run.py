@@ -124,7 +124,7 @@ def test_training_that_diverges_is_said(images, tmp_path):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_the_last_step_broke_is_said(value, images, tmp_path, monkeypatch):
     """Every loss was a number, and the learner is none: its first choice would always be class 0."""
-    from pilot_tal.engine import run
+    from pilot_tal.engine import trainer
 
     def breaking(learner, *arguments, **options):
         train(learner, *arguments, **options)
@@ -132,7 +132,7 @@ def test_what_the_last_step_broke_is_said(value, images, tmp_path, monkeypatch):
             next(iter(learner.named_tensors().values())).view(-1)[0] = value
 
     train = run.train_task
-    monkeypatch.setattr(run, "train_task", breaking)
+    monkeypatch.setattr(trainer, "train_task", breaking)
     status, printed = command("run", "l2p", "folder_lt", *settings(images, tmp_path, "loss=ce"), "--quick")
     assert status == 2 and "became NaN or infinite in task 1; lower init_lr" in printed
 
