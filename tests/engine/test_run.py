@@ -131,7 +131,7 @@ def test_what_the_last_step_broke_is_said(value, images, tmp_path, monkeypatch):
         with torch.no_grad():
             next(iter(learner.named_tensors().values())).view(-1)[0] = value
 
-    train = run.train_task
+    train = trainer.train_task
     monkeypatch.setattr(trainer, "train_task", breaking)
     status, printed = command("run", "l2p", "folder_lt", *settings(images, tmp_path, "loss=ce"), "--quick")
     assert status == 2 and "became NaN or infinite in task 1; lower init_lr" in printed

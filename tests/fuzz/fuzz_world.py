@@ -153,9 +153,9 @@ def _register_vit() -> None:
 
 @contextlib.contextmanager
 def _broken_in_the_second_task() -> Iterator[None]:
-    from pilot_tal.engine import run
+    from pilot_tal.engine import trainer
 
-    evaluate, calls = run.evaluate, []
+    evaluate, calls = trainer.evaluate, []
 
     def breaking(*arguments):
         calls.append(1)
@@ -164,5 +164,5 @@ def _broken_in_the_second_task() -> Iterator[None]:
         return evaluate(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "evaluate", breaking)
+        patch.setattr(trainer, "evaluate", breaking)
         yield
