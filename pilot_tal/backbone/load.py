@@ -7,11 +7,11 @@ from data_lt.errors import UserError
 from data_lt.files import checksum
 from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
 from pilot_tal.backbone.vit import FrozenViT
-from pilot_tal.backbone.weights import build_backbone, build_from_state
+from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, build_from_state
 
 DEMO, BUNDLED = "demo_vit", "bundled"
 # The two ViTs of LAMDA-PILOT, to which it feeds pixels in [0, 1] whatever they were trained with.
-_PILOTS_OWN = ("vit_base_patch16_224.augreg_in21k_ft_in1k", "vit_base_patch16_224.augreg_in21k")
+_PILOTS_OWN = (DEFAULT_BACKBONE, "vit_base_patch16_224.augreg_in21k")
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
@@ -26,6 +26,11 @@ def load_backbone(name: str, weights: str, img_size: int | None = None) -> Froze
             "backbone=demo_vit comes with its weights and its image size: give weights=bundled and no img_size"
         )
     return build_from_state(load_file(demo_vit_path()), DEMO_VIT["num_heads"], DEMO)
+
+
+def default_weights(name: str | None) -> str:
+    """The weights of a backbone where none are named: the demo's are bundled, all others come from timm's hub."""
+    return BUNDLED if name == DEMO else "hub"
 
 
 def file_fingerprint(weights: str) -> str:

@@ -8,19 +8,28 @@ import yaml
 
 from data_lt import CARDS
 from data_lt.errors import UserError
+from pilot_tal.backbone.load import default_weights
 from pilot_tal.config.parse import ALIASES
 from pilot_tal.config.settings import RunSettings
 from pilot_tal.learners import LEARNERS, MethodConfig
 from pilot_tal.schema import build, defaults_of, settings_of
 
 
-def defaults(method: str, dataset: str) -> dict[str, Any]:
-    """Run settings and the method's own, by name: those of the method, then the dataset's, then of both together."""
+def defaults(method: str, dataset: str, backbone: str | None = None) -> dict[str, Any]:
+    """Run settings and the method's own, by name: those of the method, then the dataset's, then of both together.
+
+    Args:
+        method: A registered method.
+        dataset: A registered dataset.
+        backbone: The backbone the user asked for; weights and image size of another default backbone do not apply.
+    """
     known = {**settings_of(RunSettings), **settings_of(LEARNERS[method].config_class)}
     by_dataset = {ALIASES.get(key, key): value for key, value in CARDS[dataset].defaults.items()}
     values = {**defaults_of(RunSettings), **defaults_of(LEARNERS[method].config_class), **_method_values(method)}
     values |= {key: value for key, value in by_dataset.items() if key in known}
     values |= _method_values(method, dataset)
+    if backbone not in (None, values["backbone"]):
+        values |= {"weights": default_weights(backbone), "img_size": None}
     return {key: known[key].check(value) for key, value in values.items()}
 
 

@@ -118,7 +118,7 @@ def known_settings(method: str) -> dict[str, Option]:
 
 def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> RunConfig:
     """A run without its seed and loss."""
-    usual = defaults(method, dataset)
+    usual = defaults(method, dataset, values.get("backbone"))
     values = {key: _at_home(key, value) for key, value in values.items()}
     merged = {**usual, **({"tuned_epoch": QUICK_EPOCHS} if quick else {}), **values}
     if (values.get("init_cls") is None) != (values.get("increment") is None):

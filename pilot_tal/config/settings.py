@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from data_lt.laws import LAWS, SHAPES
 from data_lt.prepare import CLASS_CHOICES
+from pilot_tal.backbone import DEFAULT_BACKBONE
 from pilot_tal.learners import FIDELITIES, MethodConfig
 from pilot_tal.schema import Rule
 from pilot_tal.stream.store import CACHE_CHOICES
@@ -49,7 +50,7 @@ class RunSettings:
     order: Annotated[str, Rule("of the classes: shuffled (by seed), head_first, tail_first, or a file of names")] = (
         "shuffled"
     )
-    backbone: Annotated[str, Rule("the ViT, by its name in timm")] = "vit_base_patch16_224.augreg_in21k_ft_in1k"
+    backbone: Annotated[str, Rule("the ViT, by its name in timm")] = DEFAULT_BACKBONE
     weights: Annotated[str, Rule("hub (timm's), random, or a file (.safetensors, .pth, .npz)")] = "hub"
     img_size: Annotated[int | None, Rule("pixels of the ViT's images; null: the ViT's own", 1, 4096)] = None
     transform: Annotated[str, Rule("crops and flips", choices=TRANSFORMS)] = "pilot"
