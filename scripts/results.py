@@ -1,323 +1,254 @@
-"""The evidence: runs the studies of results/studies.yaml, keeps their summaries, and writes docs/results.md from them.
+"""Run the studies behind docs/results.md, collect them in results/runs.csv, and write tables and figures from it.
 
-    python scripts/results.py                                             # the page and its pictures, from results/
-    python scripts/results.py run cub photos=FOLDER weights=FILE jobs=2   # a study; given again, it goes on
-    python scripts/results.py run cub photos=FOLDER weights=FILE --only lae --dry-run
-    python scripts/results.py collect cub                                 # its finished runs into results/*.csv
-    python scripts/results.py trial RUN ...                               # losses of runs on seed 1990, for a setting
-    python scripts/results.py cost                                        # what TAL costs, on a machine left alone
+    python scripts/results.py run cub --photos FOLDER --weights FILE [--runs runs/results] [--only lae]
+    python scripts/results.py collect runs/results     # finished runs into results/runs.csv
+    python scripts/results.py page                     # tables in docs/results.md and README.md, and the figures
 
-The runs themselves stay in runs/results/STUDY; only their summaries are part of the project.
+Runs resume where they stopped. A table stands in a page between `<!-- table: KIND key=value … -->` and `<!-- end -->`.
+The text around the tables is written by hand; `tests/evidence` checks that every table equals results/runs.csv.
 """
 
 import argparse
-import csv
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from results_evidence import write_table
-from results_studies import PLACES, read_studies, study_commands
+import pandas as pd
+import yaml
 
 from data_lt.errors import UserError
-from pilot_tal.config.defaults import defaults
-from pilot_tal.config.parse import parse_items
+from data_lt.files import write_text
+from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.metrics import AFTER_TASK
-from pilot_tal.record.run_dir import RECORD, RESULT, Run, find_runs, load_run
-from pilot_tal.results.tal_state import mean_weights, read_states
-from pilot_tal.schema import defaults_of
+from pilot_tal.metrics import Difference, mean_interval
+from pilot_tal.record.run_dir import Run, find_runs, load_run
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results"
-SCALARS = ("a_mean", "a_tail", "a_head", "a_avg", "worst_class", "forgetting")
-KEY = ("study", "method", "loss", "options", "engine", "seed")
-SORTED = {  # the tables, and what their rows are sorted by
-    "runs": KEY,
-    "tasks": (*KEY, "task"),
-    "classes": (*KEY, "label"),
-    "states": (*KEY, "task", "step", "label"),
-}
-BY_CLASS = ("cub", "flowers", "pets")  # studies whose classes are kept one by one
-STATES_OF = ("batches", "lae", "tal", "", "native", 1993)  # the one run whose Q and α·w are kept, by its KEY
-STATES_A_TASK = 24
+RUNS = ROOT / "results" / "runs.csv"
+PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+KEYS = ["dataset", "tasks", "fidelity", "method", "loss", "options"]
+SCORES = {"a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head"}
+TRAINING_FREE = ("simplecil", "plda", "air", "fecam")
+FIRST_TASK_ONLY = ("ranpac", "aper")
+COLOURS = {"ce": "#0072b2", "tal": "#d55e00", "tal_auto": "#009e73", "balanced_softmax": "#cc79a7", "none": "#555555"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command")
-    run = commands.add_parser("run", help="run a study")
-    run.add_argument("study", choices=list(read_studies(RESULTS)))
-    run.add_argument("values", nargs="*", metavar="key=value", help="photos, weights, and settings for every run")
-    run.add_argument("--only", default="", metavar="METHOD", help="only the lines that begin with this")
-    run.add_argument("--dry-run", action="store_true", help="print the commands")
-    collect = commands.add_parser("collect", help="take finished runs into results/*.csv")
-    collect.add_argument("study", choices=list(read_studies(RESULTS)))
-    collect.add_argument("folder", nargs="?", type=Path)
-    trial = commands.add_parser("trial", help="write down the training losses of runs that were tried")
-    trial.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories with two finished tasks")
-    cost = commands.add_parser("cost", help="time TAL beside cross-entropy, as the paper does")
-    cost.add_argument("--repeats", type=int, default=30, help="rounds over the loss alone (default 30)")
-    cost.add_argument("--rounds", type=int, default=8, help="pairs of whole runs of a method (default 8)")
-    cost.add_argument("--epochs", type=int, help="epochs a task of whole runs (default: as the demo has them)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run a study of results/studies.yaml")
+    run.add_argument("study", choices=[*_studies()["studies"]])
+    run.add_argument("--photos", required=True, help="folder with CUB_200_2011, flowers102 and pets")
+    run.add_argument("--weights", required=True, help="DeiT-Tiny's weights in timm's names")
+    run.add_argument("--runs", default="runs/results", help="where the runs go")
+    run.add_argument("--only", default="", help="only the lines that begin with this method")
+    collect = commands.add_parser("collect", help="add finished runs to results/runs.csv")
+    collect.add_argument("folders", nargs="+")
+    commands.add_parser("page", help="write tables and figures")
     given = parser.parse_args()
     try:
         if given.command == "run":
-            sys.exit(run_study(given.study, given.values, given.only, given.dry_run))
+            sys.exit(run_study(given))
         if given.command == "collect":
-            found = collect_runs(given.study, given.folder or ROOT / "runs" / "results" / given.study, RESULTS)
-            print(f"{given.study}: {found} finished runs")
-            return
-        if given.command == "trial":
-            return add_trials(RESULTS / "trials.csv", [trial_of(load_run(path)) for path in given.runs])
-        if given.command == "cost":
-            return measure_cost(RESULTS, given.repeats, given.rounds, given.epochs)
-        from results_page import write_page
-
-        print(write_page(RESULTS, ROOT / "docs"))
+            print(f"{collect_runs(given.folders, RUNS)} runs in {RUNS}")
+        else:
+            write_pages()
     except UserError as error:
         sys.exit(f"error: {error}")
 
 
-def run_study(name: str, values: list[str], only: str, dry_run: bool) -> int:
-    """Runs the commands one after the other; gives the worst of their statuses."""
-    given = parse_items(values, aliases={})
-    places = {key: given.pop(key, key.upper()) for key in PLACES}
-    study = read_studies(RESULTS)[name]
-    folder, number = study.get("few", ("", 0))
-    places["few"] = f"runs/results/few/{folder}_{number}"
-    if number and not dry_run:
-        link_classes(Path(places["photos"]) / folder, ROOT / places["few"], number)
-    worst = 0
-    for words in study_commands(study, name, places):
-        if only and not words[1].startswith(only) and f"exps/{only}.json" not in words:
+def run_study(given: argparse.Namespace) -> int:
+    """Run the lines of a study one after the other; return the worst exit status."""
+    file = _studies()
+    study, worst = file["studies"][given.study], 0
+    for line in study["runs"]:
+        method, *own = shlex.split(line)
+        if not method.startswith(given.only):
             continue
-        words += [f"{key}={value}" for key, value in given.items()] if words[0] == "compare" else []
+        dataset, *data = shlex.split(study["data"].format(photos=given.photos))
+        common = shlex.split(file["settings"].format(weights=given.weights))
+        replaced = {word.partition("=")[0] for word in own}
+        settings = [*data, *(word for word in common if word.partition("=")[0] not in replaced), *own]
+        words = ["compare", method, dataset, *settings, f"output={given.runs}"]
         print("pilot-tal", shlex.join(words), flush=True)
-        if not dry_run:
-            done = subprocess.run([sys.executable, "-m", "pilot_tal", *words], cwd=ROOT, check=False)
-            worst = max(worst, abs(done.returncode))
+        done = subprocess.run([sys.executable, "-m", "pilot_tal", *words], cwd=ROOT, check=False)
+        worst = max(worst, abs(done.returncode))
     return worst
 
 
-def link_classes(photos: Path, folder: Path, number: int) -> None:
-    """A folder with the first classes of another, as links."""
-    if not photos.is_dir():
-        raise UserError(f"{photos} is not a folder; give photos=FOLDER")
-    folder.mkdir(parents=True, exist_ok=True)
-    for chosen in sorted(path for path in photos.iterdir() if path.is_dir())[:number]:
-        if not (folder / chosen.name).exists():
-            (folder / chosen.name).symlink_to(chosen.resolve(), target_is_directory=True)
+def collect_runs(folders: list[str], table: Path) -> int:
+    """Add the finished runs below the folders to the table, replacing rows of the same run; return the row count."""
+    rows = [_row(run) for path in find_runs(folders) if (run := load_run(path)).finished and not run.record.quick]
+    before = pd.read_csv(table, keep_default_na=False) if table.is_file() else pd.DataFrame()
+    frame = pd.concat([before, pd.DataFrame(rows)]).drop_duplicates("run", keep="last")
+    frame = frame.sort_values([*KEYS, "seed"], kind="stable")
+    if frame.duplicated([*KEYS, "seed"]).any():
+        twins = frame[frame.duplicated([*KEYS, "seed"], keep=False)]["run"].tolist()
+        raise UserError(f"these runs differ only in settings that the table does not tell apart: {', '.join(twins)}")
+    write_text(table, frame.to_csv(index=False))
+    return len(frame)
 
 
-def collect_runs(study: str, folder: Path, results: Path) -> int:
-    """Adds the finished runs below a folder to the tables, in place of what was there of them; gives their number."""
-    tables: dict[str, list[dict]] = {name: [] for name in SORTED}
-    names: dict[tuple, str] = {}
-    for path in find_runs([folder]):
-        run = load_run(path)
-        if not run.finished or run.record.quick:
-            continue
-        key = run_key(study, run)
-        twin = names.setdefault(tuple(key.values()), path.name)
-        if twin != path.name:
-            raise UserError(
-                f"{twin} and {path.name} are of one method, loss and seed and differ in other settings, which "
-                f"results/ does not tell apart; move one of them out of {folder}, or give it a study of its own"
-            )
-        tables["runs"].append(summary(key, run))
-        tables["tasks"] += after_tasks(key, run)
-        tables["classes"] += classes(key, run) if study in BY_CLASS else []
-        tables["states"] += states(key, run) if tuple(key.values()) == STATES_OF else []
-    for name, rows in tables.items():
-        if rows:
-            merge(results / f"{name}.csv", rows, SORTED[name])
-    return len(tables["runs"])
-
-
-def run_key(study: str, run: Run) -> dict[str, Any]:
-    """What tells the runs of the tables apart; of the loss's options those that are not its defaults."""
-    record = run.record
-    usual = defaults_of(LOSSES[record.loss.name]) if record.loss.name in LOSSES else {}
-    own = {key: value for key, value in record.loss.options.items() if value != usual.get(key)}
+def _row(run: Run) -> dict[str, object]:
+    record, metrics = run.record, run.metrics
+    steps = pd.DataFrame(run.step_log())
+    last = steps[steps["epoch"] == steps["epoch"].max()]["loss"].mean() if len(steps) and "epoch" in steps else None
+    changed = {key.partition(".")[2]: value for key, (value, _) in record.changed.items() if "." in key}
     return {
-        "study": study,
+        "dataset": record.data.name,
+        "tasks": record.num_tasks,
+        "fidelity": record.method.fidelity,
         "method": record.method.name,
         "loss": record.loss.name,
-        "options": ";".join(f"{key}={value}" for key, value in sorted(own.items())),
-        "engine": record.engine.name,
+        "options": " ".join(f"{key}={value}" for key, value in sorted(changed.items())),
         "seed": record.seed,
-    }
-
-
-def summary(key: dict, run: Run) -> dict:
-    """One run in one line."""
-    weights, losses = mean_weights(run), last_losses(run)
-    here = run.record.environment[-1] if run.record.environment else {}
-    return {
-        **key,
-        "tasks": run.record.num_tasks,
-        "classes": run.record.num_classes,
-        "fidelity": run.record.method.fidelity,
-        **{name: rounded(run.metrics.get(name)) for name in SCALARS},
-        "train_loss": rounded(float(np.mean(losses)) if losses else None),
-        "weight": rounded(sum(weights) / len(weights)) if weights else None,
-        "steps": rounded(steps_a_task(run)),
-        "minutes": round(minutes(run), 1),
-        "threads": here.get("threads"),
-        "commit": (here.get("commit") or "")[:7],
+        **{key: round(float(metrics[key]), 6) for key in (*SCORES, "a_avg", "forgetting")},
+        "train_loss": "" if last is None else round(float(last), 4),
+        "epochs": record.method.settings.get("tuned_epoch", 0),
+        "commit": record.environment[-1].get("commit", "") if record.environment else "",
         "run": run.path.name,
     }
 
 
-def last_losses(run: Run) -> list[float]:
-    """The mean training loss of the last epoch of each task; empty where nothing was trained."""
-    epochs: dict[int, dict[int, list[float]]] = {}
-    for step in run.step_log():
-        if step["loss"] is not None:
-            epochs.setdefault(step["task"], {}).setdefault(step["epoch"], []).append(step["loss"])
-    return [float(np.mean(losses[max(losses)])) for losses in epochs.values()]
+def runs(**chosen: str) -> pd.DataFrame:
+    """The rows of results/runs.csv with the given values."""
+    frame = pd.read_csv(RUNS, keep_default_na=False, dtype={"tasks": str, "options": str})
+    for key, value in chosen.items():
+        frame = frame[frame[key] == value]
+    if frame.empty:
+        raise UserError(f"results/runs.csv has no run with {chosen}")
+    return frame
 
 
-def trial_of(run: Run) -> dict:
-    """A run that was tried, in one line: by its training losses alone."""
-    losses = last_losses(run)
-    if len(losses) < 2:
-        raise UserError(f"{run.path} has trained {len(losses)} tasks; a trial is told by the losses of two")
-    settings = run.record.method.settings
-    changed = {key: value for key, (value, _) in run.record.changed.items() if key in settings}
-    return {
-        "method": run.record.method.name,
-        "dataset": run.record.data.title,
-        "settings": " ".join(f"{key}={value}" for key, value in sorted(changed.items())),
-        "seed": run.record.seed,
-        "classes": run.record.stream.task_sizes[0],
-        "loss_1": round(losses[0], 3),
-        "loss_2": round(losses[1], 3),
-    }
+def passes(method: str, epochs: int, tasks: int) -> float:
+    """Forward passes of the ViT per training image; a backward pass through frozen blocks counts as one more.
+
+    Prompt methods: query, prompted forward, backward. LAE (fixed): forward and backward, forward alone in three of five
+    epochs from the second task on. RanPAC and APER adapt in the first task only, then read features twice.
+    """
+    if method in TRAINING_FREE:
+        return 1
+    if method in FIRST_TASK_ONLY:
+        return 2 * epochs / tasks + 2
+    if method == "lae":
+        frozen = 3 * epochs / 5 * (tasks - 1) / tasks
+        return 2 * epochs - frozen
+    return epochs * {"linear": 1, "mos": 2, "ease": 2}.get(method, 3)
 
 
-def add_trials(path: Path, rows: list[dict]) -> None:
-    """Beside those tried before: what was tried stays on the page."""
-    key = ("method", "dataset", "settings", "seed")
-    new = [{name: str(value) for name, value in row.items()} for row in rows]
-    again = {tuple(row[name] for name in key) for row in new}
-    before = []
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            before = [row for row in csv.DictReader(file) if tuple(row[name] for name in key) not in again]
-    write_table(path, [*before, *new])
+def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: str = "") -> str:
+    """One row per method and loss, best A_Mean first: accuracies, changes against CE paired by seed, cost."""
+    frame, lines = runs(dataset=dataset, tasks=tasks, fidelity=fidelity), []
+    for (method, loss, options), group in frame.groupby(["method", "loss", "options"], sort=False):
+        base = frame[(frame["method"] == method) & (frame["loss"] == "ce")]
+        cells = [LEARNERS[method].title, _loss(loss, options)]
+        cells += [f"{100 * group[key].mean():.1f}" for key in SCORES]
+        if not short:
+            cells += [_change(_difference(group, base, key)) if loss not in ("ce", "none") else "" for key in SCORES]
+        cells += [f"{passes(method, int(group['epochs'].iloc[0]), int(tasks)):.0f}", str(len(group))]
+        lines.append((group["a_mean"].mean(), cells))
+    titles = ["Method", "Loss", *SCORES.values()]
+    titles += [] if short else [f"{name} against CE" for name in SCORES.values()]
+    rows = [cells for _, cells in sorted(lines, key=lambda line: -line[0])]
+    return _markdown([*titles, "Forward passes", "Seeds"], rows, text=2)
 
 
-def steps_a_task(run: Run) -> float | None:
-    """Optimizer steps of a task, their mean over the tasks; None where nothing was trained."""
-    last: dict[int, int] = {}
-    for step in run.step_log():
-        last[step["task"]] = max(step["step"] + 1, last.get(step["task"], 0))
-    return sum(last.values()) / len(last) if last else None
+def versus_table(dataset: str, method: str, tasks: str = "5", fidelity: str = "fixed") -> str:
+    """One method (with its only loss) minus every other variant, paired by seed."""
+    frame = runs(dataset=dataset, tasks=tasks, fidelity=fidelity)
+    ours, rows = frame[frame["method"] == method], []
+    for (other, loss, options), group in frame[frame["method"] != method].groupby(["method", "loss", "options"]):
+        found = [_difference(ours, group, key) for key in SCORES]
+        rows.append((found[1].mean, [LEARNERS[other].title, _loss(loss, options), *map(_change, found)]))
+    titles = ["Method", "Loss", *(f"{name} of {LEARNERS[method].title} minus" for name in SCORES.values())]
+    return _markdown(titles, [cells for _, cells in sorted(rows, key=lambda row: row[0])], text=2)
 
 
-def minutes(run: Run) -> float:
-    """How long it took; of a run that was broken off, its tasks since it was taken up tell for the earlier ones."""
-    start, end = ((run.path / name).stat().st_mtime for name in (RECORD, RESULT))
-    done = [file for file in (run.path / "predictions").iterdir() if file.stat().st_mtime >= start]
-    return (end - start) / 60 * run.tasks_done / max(1, len(done))
+TABLES: dict[str, Callable[..., str]] = {"main": main_table, "versus": versus_table}
 
 
-def after_tasks(key: dict, run: Run) -> list[dict]:
-    """A line for each task: accuracy over all classes seen, over the tail, over old and over new classes."""
-    lists = [run.metrics[name] for name in AFTER_TASK]
-    names = ("accuracy", "tail", "old", "new")
-    return [
-        {**key, "task": task + 1, **dict(zip(names, map(rounded, values), strict=True))}
-        for task, values in enumerate(zip(*lists, strict=True))
-    ]
+def _difference(ours: pd.DataFrame, base: pd.DataFrame, key: str) -> Difference:
+    """Mean and 95 % t-interval of the differences on shared seeds."""
+    both = ours.set_index("seed")[key].to_frame("a").join(base.set_index("seed")[key].rename("b"), how="inner")
+    return mean_interval((100 * (both["a"] - both["b"])).tolist())
 
 
-def classes(key: dict, run: Run) -> list[dict]:
-    """A line for each class, under its index in the dataset."""
-    stream, found = run.record.stream, run.metrics["per_class"]
-    return [
-        {
-            **key,
-            "label": stream.class_order[k],
-            "name": stream.class_names[k],
-            "images": stream.train_counts[k],
-            "recall": rounded(found["accuracy"][k]),
-            "precision": rounded(found["precision"][k]),
-        }
-        for k in range(len(stream.class_order))
-    ]
+def _change(found: Difference) -> str:
+    if found.low is None or found.high is None:
+        return f"{found.mean:+.1f}".replace("-", "−")
+    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]".replace("-", "−")
 
 
-def states(key: dict, run: Run) -> list[dict]:
-    """Q and α·w of each class of a task at some of its steps, the first and the last among them."""
-    stream, rows = run.record.stream, []
-    for state in read_states(run):
-        chosen = np.unique(np.linspace(0, len(state.steps) - 1, STATES_A_TASK).round().astype(int))
-        rows += [
-            {
-                **key,
-                "task": state.task + 1,
-                "step": int(state.steps[i]) + 1,
-                "label": stream.class_order[label],
-                "images": stream.train_counts[label],
-                "Q": rounded(state.q[i, j]),
-                "weight": rounded(state.weights[i, j]),
-            }
-            for i in chosen
-            for j, label in enumerate(state.labels)
+def _loss(name: str, options: str) -> str:
+    title = "" if name == "none" else LOSSES[name].title
+    return f"{title} ({options})" if options else title
+
+
+def _markdown(titles: list[str], rows: list[list[str]], text: int) -> str:
+    rule = ["---"] * text + ["---:"] * (len(titles) - text)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *rows))
+
+
+MARK = re.compile(r"(<!-- table: (\w+)((?: \w+=\S+)*) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """A page with its tables written from results/runs.csv."""
+
+    def table(found: re.Match) -> str:
+        options = dict(item.split("=", 1) for item in found[3].split())
+        return f"{found[1]}\n{TABLES[found[2]](**options)}\n{found[5]}"
+
+    return MARK.sub(table, text)
+
+
+def write_pages() -> None:
+    """Write tables and figures."""
+    for page in PAGES:
+        write_text(page, filled(page.read_text(encoding="utf-8")))
+    trade_off(ROOT / "docs" / "images" / "results_trade_off.svg")
+
+
+def trade_off(file: Path) -> None:
+    """A_Mean against A_Tail of every method and loss, one panel per dataset; bars are 95 % intervals over seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    frame = runs(tasks="5", fidelity="fixed", options="")
+    datasets = list(dict.fromkeys(frame["dataset"]))
+    with matplotlib.rc_context({"svg.hashsalt": "pilot_tal", "font.size": 8, "svg.fonttype": "none"}):
+        figure, axes = plt.subplots(1, len(datasets), figsize=(4.6 * len(datasets), 4.2), squeeze=False)
+        for axis, dataset in zip(axes[0], datasets, strict=True):
+            for (method, loss), group in frame[frame["dataset"] == dataset].groupby(["method", "loss"]):
+                mean, tail = (mean_interval((100 * group[key]).tolist()) for key in ("a_mean", "a_tail"))
+                bars = {
+                    f"{name}err": 0 if part.low is None else part.mean - part.low
+                    for name, part in zip("xy", (mean, tail), strict=True)
+                }
+                free = method in TRAINING_FREE
+                axis.errorbar(
+                    mean.mean, tail.mean, **bars, fmt="s" if free else "o", color=COLOURS.get(loss, "#999999"), ms=4
+                )
+                name = LEARNERS[method].title
+                axis.annotate(name, (mean.mean, tail.mean), xytext=(4, 3), textcoords="offset points", fontsize=6.5)
+            axis.set(title=dataset, xlabel="A_Mean (%)", ylabel="A_Tail (%)")
+        points = [
+            plt.Line2D([], [], marker="o", ls="", color=colour, label=_loss(loss, "") or "training-free / own rule")
+            for loss, colour in COLOURS.items()
         ]
-    return rows
+        axes[0][0].legend(handles=points, fontsize=7, loc="upper left")
+        figure.tight_layout()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+        plt.close(figure)
 
 
-def measure_cost(results: Path, repeats: int, rounds: int, epochs: int | None = None) -> None:
-    """The loss alone and whole runs of two methods on the demo, into two tables of their own."""
-    import bench_loss
-    import bench_overhead
-    import torch
-
-    torch.set_num_threads(1)
-    pairs = bench_loss.measure("tal", repeats, calls=100)
-    micro = {cell: [round(1e6 * seconds, 1) for seconds in pair.fastest] for cell, pair in pairs.items()}
-    rows = [{"batch": b, "classes": c, "ce": ce, "tal": tal} for (b, c), (ce, tal) in micro.items()]
-    write_table(results / "cost_of_loss.csv", rows)
-    whole = []
-    for method in ("l2p", "lae"):
-        taken = epochs or defaults(method, "demo_lt")["tuned_epoch"]
-        found = bench_overhead.measure(method, "demo_lt", rounds, ["threads=1", f"epochs={taken}"])
-        numbers = {"percent": float(np.mean(found)), "error": bench_overhead.standard_error(found)}
-        numbers = {key: round(value, 2) for key, value in numbers.items()}
-        whole.append({"method": method, "epochs": taken, "rounds": rounds, **numbers})
-    write_table(results / "cost_of_runs.csv", whole)
-
-
-def merge(path: Path, rows: list[dict], order: Iterable[str]) -> None:
-    """Writes old and new rows together; a run that is there again has its new rows alone."""
-    new = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
-    replaced = {tuple(row[name] for name in KEY) for row in new}
-    old = []
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            old = [row for row in csv.DictReader(file) if tuple(row[name] for name in KEY) not in replaced]
-    write_table(path, sorted([*new, *old], key=lambda row: tuple(place(row[name]) for name in order)), list(new[0]))
-
-
-def place(text: str) -> tuple[int, float, str]:
-    """Where a cell sorts: numbers by their size, before words."""
-    try:
-        return (0, float(text), "")
-    except ValueError:
-        return (1, 0.0, text)
-
-
-def rounded(value: float | None) -> float | None:
-    """Six digits after the point: finer than one test image."""
-    return None if value is None else round(float(value), 6)
+def _studies() -> dict:
+    return yaml.safe_load((ROOT / "results" / "studies.yaml").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
