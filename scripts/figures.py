@@ -1,11 +1,4 @@
-"""Draws the pictures of the documentation.
-
-    python scripts/figures.py [tal_memory …]              # by simulation; all of them without a name
-    python scripts/figures.py features RUN_CE RUN_TAL     # test images of two runs in two dimensions (needs UMAP)
-
-Each is made from the code it explains, and comes out the same to the byte. Those of the measurements are drawn by
-scripts/results.py; `features` keeps the places of its images in results/features.csv.
-"""
+"""Draw the simulated figures of docs/losses.md: `python scripts/figures.py [tal_memory] [back_loading]`."""
 
 import sys
 from pathlib import Path
@@ -13,7 +6,6 @@ from pathlib import Path
 import torch
 
 from data_lt import load_manifest
-from data_lt.errors import UserError
 from data_lt.files import write_text
 from pilot_tal.losses import build_loss
 from pilot_tal.losses.tal_math import (
@@ -113,17 +105,9 @@ FIGURES = {made.__name__: made for made in (tal_memory, back_loading)}
 
 
 def main(names: list[str]) -> None:
-    if names[:1] == ["features"]:
-        from figures_features import draw_features
-
-        try:
-            draw_features(names[1:], ROOT / "results" / "features.csv", IMAGES)
-        except UserError as error:
-            sys.exit(f"error: {error}")
-        return
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
-        sys.exit(f"unknown figure {unknown[0]}: there are {', '.join((*FIGURES, 'features'))}")
+        sys.exit(f"unknown figure {unknown[0]}: there are {', '.join(FIGURES)}")
     for name in names or FIGURES:
         path = IMAGES / f"{name}.svg"
         write_text(path, FIGURES[name]())
