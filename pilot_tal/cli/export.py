@@ -26,10 +26,13 @@ def export(
     from data_lt.errors import command
     from pilot_tal.config.parse import split_values
     from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.model.card import weights_note
     from pilot_tal.model.export import export_model
+    from pilot_tal.model.stored import read_about
 
     load_plugins(tuple(split_values(plugins)))
     folder = export_model(run, output, after_task=after_task, with_backbone=with_backbone, onnx=onnx, weights=weights)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     use = command("predict", folder, "PHOTO", *(["--plugins", plugins] if plugins else []))
     typer.echo(f"model: {folder} ({size / 1e6:.1f} MB); use it with: {use}")
+    typer.echo(weights_note(read_about(folder)))

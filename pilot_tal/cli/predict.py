@@ -1,5 +1,6 @@
 """`pilot-tal predict`: labels for new images."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -45,17 +46,16 @@ def predict(
     from pilot_tal.model.images import find_images
     from pilot_tal.model.load import load_model
     from pilot_tal.model.results import FORMATS, csv_text, json_text, score, score_text, table_text
-    from pilot_tal.results.display import number
+    from pilot_tal.model.stored import refuse_inside_run
 
     output = None if output is None else given_path(output, "--output")
     if output is not None and output.suffix.lower() not in FORMATS:
         raise UserError(f"--output must end in {' or '.join(FORMATS)}, got {output}")
+    if output is not None:
+        refuse_inside_run(output)
     files = find_images(images)
     load_plugins(tuple(split_values(plugins)))
     model = load_model(run, after_task, weights, device)
-    note = model.how_it_scores()
-    if note:
-        typer.echo(f"note: {note}", err=True)
     found, unreadable = _label(model, files, top, batch_size)
     scores = score(model, found)
     if output is None:
@@ -64,7 +64,7 @@ def predict(
     else:
         as_json = output.suffix.lower() == ".json"
         write_text(output, json_text(model, found, unreadable, scores) if as_json else csv_text(found))
-        typer.echo(f"{number(len(found), 'image')}: {output}")
+        typer.echo(f"{len(found)} image{'s' * (len(found) != 1)}: {output}")
     if scores:
         typer.echo(score_text(scores))
     if unreadable:
@@ -73,10 +73,10 @@ def predict(
 
 
 def _label(model, files: list[Path], top: int, batch_size: int) -> tuple[list, dict[Path, str]]:
-    """What the model says of each readable file, and what is wrong with the others, which are named at once."""
+    """Predictions for the readable files, and the problem of each other file, reported at once."""
     from data_lt.errors import UserError
-    from data_lt.pictures import read_picture
     from data_lt.progress import progress
+    from pilot_tal.model.images import printable, read_image
     from pilot_tal.model.results import labelled
 
     unreadable: dict[Path, str] = {}
@@ -84,13 +84,16 @@ def _label(model, files: list[Path], top: int, batch_size: int) -> tuple[list, d
     def pictures():
         for file in files:
             try:
-                yield read_picture(file)
+                yield read_image(file)
             except UserError as error:
                 unreadable[file] = str(error)
-                typer.echo(f"skipped: {error}", err=True)
+                typer.echo(f"skipped: {printable(str(error))}", err=True)
             advance(1)
 
-    with progress("predicting", len(files)) as advance:
+    if model.note:
+        typer.echo(f"note: {model.note}", err=True)
+    with progress("predicting", len(files)) as advance, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the note, printed above
         results = list(model.each(pictures(), top, batch_size))
     readable = [file for file in files if file not in unreadable]
     return [labelled(model, *pair) for pair in zip(readable, results, strict=True)], unreadable

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from data_lt.errors import UserError
+from pilot_tal.version import install_hint
 
 NONE = "none"
 SECONDS = 120.0  # that a follower may take for one call
@@ -19,7 +20,7 @@ SECONDS = 120.0  # that a follower may take for one call
 def check_log(log: str) -> None:
     """Refuses a log whose package is not installed, before anything starts."""
     if log != NONE and importlib.util.find_spec(log) is None:
-        raise UserError(f"log={log} needs the package {log}; install it with: pip install 'pilot-tal[{log}]'")
+        raise UserError(f"log={log} needs the package {log}; install it {install_hint(log)}")
 
 
 class Follower:

@@ -30,6 +30,7 @@ from pilot_tal.record.plans import note_plan, planned, queued_jobs
 from pilot_tal.record.run_dir import is_finished
 from pilot_tal.record.states import run_states
 from pilot_tal.schema import Rule, build, settings_of
+from pilot_tal.version import install_hint
 
 FOLDER = ".slurm"
 MOST_TIMEOUTS = 100
@@ -211,9 +212,7 @@ def _need_submitit() -> None:
     try:
         import submitit  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            "--slurm needs the package submitit; install it with: pip install 'pilot-tal[slurm]'"
-        ) from error
+        raise UserError(f"--slurm needs the package submitit; install it {install_hint('slurm')}") from error
 
 
 def _not_queued(output: Path, cells: Sequence[Cell]) -> list[Cell]:

@@ -63,7 +63,7 @@ def export_model(
             write_graph(model, folder / GRAPH)
         about = _about(model, stored, {file.name: checksum(file) for file in sorted(folder.iterdir())})
         write_sealed(folder / ABOUT, asdict(about))
-        write_text(folder / CARD, model_card(about, stored))
+        write_text(folder / CARD, model_card(about, [model.note] if model.note else []))
         _check_export(folder, model)
     for name in {VIT, GRAPH} - about.files.keys():  # of an earlier export into the same folder
         (output / name).unlink(missing_ok=True)
@@ -85,7 +85,6 @@ def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
     predictions = stored.predictions[:done]
     tail = set(tail_classes(stream.train_counts, stream.class_order).tolist())
     tasks = [task for task, size in enumerate(stream.task_sizes) for _ in range(size)]
-    difference = model.difference() if model.scored_alone else None
     return AboutModel(
         record=_publishable(record),
         tasks_done=done,
@@ -109,7 +108,6 @@ def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
         },
         scores=SCORES,
         metrics=summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order),
-        alone=asdict(difference) if difference is not None else {},
         versions=_versions(record),
     )
 

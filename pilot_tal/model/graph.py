@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from data_lt.errors import UserError
 from pilot_tal.model.model import Model
+from pilot_tal.version import install_hint
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4
@@ -36,7 +37,7 @@ def check_packages() -> None:
     """Says what is missing before anything is computed."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"--onnx needs {' and '.join(missing)}; install them with: pip install 'pilot-tal[onnx]'")
+        raise UserError(f"--onnx needs {' and '.join(missing)}; install them {install_hint('onnx')}")
 
 
 def write_graph(model: Model, file: Path) -> None:

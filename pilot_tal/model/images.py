@@ -1,30 +1,41 @@
-"""The images that a user means: files, folders and patterns."""
+"""Images that a user names: files, folders and patterns, checked before they are opened."""
 
 import glob
 import os
+import stat
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
+from PIL import Image
+
 from data_lt.errors import UserError
 from data_lt.files import given_path
+from data_lt.pictures import read_picture
 from data_lt.pools import EXTENSIONS
+
+LARGEST_IMAGE, LARGEST_WEIGHTS = 1 << 30, 64 << 30  # bytes
 
 
 def find_images(names: Iterable[str | Path]) -> list[Path]:
-    """The files that the names mean, each once, in their order.
+    """List the files that the names stand for, each once, in their order.
 
-    A file is taken whatever its name ends in; of a folder, and of those in it, all that end like images.
+    A file is taken whatever its suffix; a folder is searched recursively for image suffixes.
 
     Raises:
-        UserError: a name means nothing, or a folder has no images.
+        UserError: a name matches nothing, or a folder has no images.
     """
     found: dict[Path, None] = {}
     for name in names:
         path = given_path(name, "the image")
-        places = [path] if path.exists() else [Path(place) for place in sorted(glob.glob(str(path), recursive=True))]
+        try:
+            places = (
+                [path] if path.exists() else [Path(place) for place in sorted(glob.glob(str(path), recursive=True))]
+            )
+        except OSError as error:
+            raise UserError(f"cannot read {str(path)[:200]}: {error.strerror or error}") from error
         if not places:
-            raise UserError(f"{path} does not exist, and as a pattern it fits no file")
+            raise UserError(f"{path} does not exist, and as a pattern it matches no file")
         files = [file for place in places for file in (_below(place) if place.is_dir() else [place])]
         if not files:
             raise UserError(f"there are no images in {path} (looked for {', '.join(EXTENSIONS)})")
@@ -32,11 +43,44 @@ def find_images(names: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
+def read_image(path: Path) -> Image.Image:
+    """Read an image file as RGB.
+
+    Raises:
+        UserError: it is not a regular file, its name is not UTF-8, it is too large or cannot be decoded.
+    """
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"cannot read the image {printable(str(path))}: its name is not valid UTF-8") from error
+    check_regular(path, "the image", LARGEST_IMAGE)
+    return read_picture(path)
+
+
+def check_regular(path: Path, name: str, largest: int) -> None:
+    """Refuse what is not a regular file of at most `largest` bytes: reading a FIFO or a device may never end."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UserError(f"cannot read {name} {printable(str(path)[:200])}: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"cannot read {name} {printable(str(path))}: not a regular file")
+    if found.st_size > largest:
+        raise UserError(f"cannot read {name} {printable(str(path))}: larger than {largest >> 20:,} MiB")
+
+
 def folder_name(file: Path) -> str:
-    """The name of the folder that a file is in, spelt as names of classes are."""
+    """Name of the folder that a file is in, normalised as class names are."""
     return unicodedata.normalize("NFC", Path(os.path.abspath(file)).parent.name)
 
 
+def printable(text: str) -> str:
+    """`text` with control characters and invalid Unicode escaped, so that no name controls a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
 def _below(folder: Path) -> list[Path]:
+    if folder.resolve() == Path(folder.resolve().anchor):
+        raise UserError(f"{folder} is the root of the file system; give a folder of images")
     files = (file for file in folder.rglob("*") if file.suffix.lower() in EXTENSIONS and not file.name.startswith("."))
     return sorted(file for file in files if file.is_file())

@@ -13,6 +13,7 @@ from pilot_tal.config.plugins import load_plugins
 from pilot_tal.config.settings import Machine
 from pilot_tal.engine.shared import choose_device
 from pilot_tal.learners import LEARNERS, Learner, build_learner
+from pilot_tal.model.images import LARGEST_WEIGHTS, check_regular
 from pilot_tal.model.model import Model
 from pilot_tal.model.stored import StoredModel, read_stored
 from pilot_tal.record.run_record import RunRecord
@@ -49,11 +50,10 @@ def load_model(
     with torch.random.fork_rng(devices=[]):  # ViT and learner draw their first tensors; the caller's numbers stay
         vit = find_vit(stored, weights)
         learner = restore_learner(stored, vit).to(place)
-    alone = learner.score_alone()
     record = stored.record
     statistics = pixel_statistics(record.stream.normalize, record.backbone.name, record.method.fidelity)
     _, transform = build_transforms(record.stream.transform, vit.img_size[0], statistics)
-    return Model(stored, learner, transform, statistics, place, scored_alone=alone)
+    return Model(record, stored.tasks_done, learner, transform, statistics, place)
 
 
 def restore_learner(stored: StoredModel, vit: FrozenViT) -> Learner:
@@ -70,7 +70,11 @@ def restore_learner(stored: StoredModel, vit: FrozenViT) -> Learner:
     sizes = record.stream.task_sizes[: stored.tasks_done]
     learner.grow_to([sum(sizes[: task + 1]) for task in range(len(sizes))])
     wanted = learner.named_tensors()
-    learner.import_tensors({name: tensor for name, tensor in stored.tensors.items() if name in wanted})
+    tensors = {name: tensor for name, tensor in stored.tensors.items() if name in wanted}
+    broken = next((name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None)
+    if broken is not None:
+        raise UserError(f"the model in {stored.path} has non-finite values in {broken}; train the run again")
+    learner.import_tensors(tensors)
     return learner.eval().requires_grad_(False)
 
 
@@ -92,7 +96,9 @@ def _source(stored: StoredModel, weights: str | Path | None) -> str:
     """Where the ViT's weights are: where the user says, in the folder, where they always are, or where the run was."""
     backbone = stored.record.backbone
     if weights is not None or stored.vit is not None:
-        return str(given_path(weights, "weights") if weights is not None else stored.vit)
+        file = given_path(weights, "weights") if weights is not None else stored.vit
+        check_regular(Path(str(file)), "weights from", LARGEST_WEIGHTS)
+        return str(file)
     if backbone.name == DEMO:
         return BUNDLED
     if backbone.weights in _BY_NAME:

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,11 @@ from PIL import Image
 from torch import Tensor
 
 from data_lt.errors import UserError
-from data_lt.pictures import read_picture, to_rgb
-from data_lt.progress import progress
+from data_lt.pictures import to_rgb
 from pilot_tal.engine.loop import autocast, tensor_cores
 from pilot_tal.learners import Learner
-from pilot_tal.model.alone import Disagreement, find_difference, sentence
-from pilot_tal.model.stored import StoredModel
+from pilot_tal.model.images import read_image
+from pilot_tal.record.run_record import NO_LOSS, RunRecord
 
 ImageLike = str | Path | Image.Image | Tensor
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
@@ -25,7 +24,7 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one image.
+    """Prediction for one image.
 
     Attributes:
         label: The best class.
@@ -39,41 +38,50 @@ class Prediction:
 
 
 class Model:
-    """A model as `load_model` gives it.
+    """A classifier, as `load_model` returns it.
 
     Attributes:
-        classes: Names of the classes that it knows, by index.
-        transform: Makes the tensor that the ViT sees of a PIL image: crop, pixels, normalisation.
+        classes: Names of the classes, by index.
+        transform: Turns a PIL image into the tensor that the ViT sees: crop, pixels, normalisation.
         record: What was run.
-        tasks_done: After how many tasks this is.
-        scored_alone: Whether the run let the images of a batch vote, so that this model, which never does, may say
-            something else than the run did.
+        tasks_done: Number of tasks learned.
+        note: A sentence for the user where the run scored whole batches, so that its predictions may differ from
+            this model's, which scores each image alone; else None.
     """
 
     def __init__(
         self,
-        stored: StoredModel,
+        record: RunRecord,
+        tasks_done: int,
         learner: Learner,
         transform: Callable[[Image.Image], Tensor],
         statistics: Statistics | None,
         device: torch.device,
-        scored_alone: bool = False,
     ):
-        self.record, self.tasks_done = stored.record, stored.tasks_done
-        self.classes: tuple[str, ...] = stored.record.stream.class_names[: learner.seen]
+        self.record, self.tasks_done = record, tasks_done
+        self.classes: tuple[str, ...] = record.stream.class_names[: learner.seen]
         self.learner, self.transform, self.statistics, self.device = learner, transform, statistics, device
-        self.scored_alone = scored_alone
-        self._stored, self._said = stored, False
-        precision = stored.record.backbone.precision
+        self.note = _SCORED_ALONE.format(record.method.title) if learner.score_alone() else None
+        self._warned = False
+        precision = record.backbone.precision
         self._precision = precision if device.type == "cuda" or precision == "bf16" else "fp32"
 
+    def __repr__(self) -> str:
+        record = self.record
+        loss = "" if record.loss.name == NO_LOSS else f", loss={record.loss.name}"
+        tasks = f"{self.tasks_done} of {record.num_tasks}"
+        return (
+            f"Model({record.method.name}{loss}, {len(self.classes)} classes, tasks={tasks}, "
+            f"data={record.data.name}, backbone={record.backbone.name}, device={self.device})"
+        )
+
     def predict(self, images: ImageLike | Iterable[ImageLike], top: int = 5, batch_size: int = 32) -> list[Prediction]:
-        """One result an image, in their order; a prediction never depends on the other images.
+        """Predict the class of each image; a prediction never depends on the other images.
 
         Args:
-            images: Paths, PIL images, or tensors as `transform` gives them; one or many.
-            top: How many of the best classes to give.
-            batch_size: How many images pass the ViT at once.
+            images: Paths, PIL images, or tensors as `transform` returns them; one or many.
+            top: Number of best classes to return.
+            batch_size: Images that pass the ViT at once.
 
         Raises:
             UserError: an image cannot be read.
@@ -83,61 +91,37 @@ class Model:
         return list(self.each(images, top, batch_size))
 
     def each(self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32) -> Iterator[Prediction]:
-        """As `predict`, but one after the other, for more images than fit into memory."""
-        if self.scored_alone and not self._said:
-            warnings.warn(str(self.how_it_scores()), UserWarning, stacklevel=3)
-        return self._each(images, top, batch_size)
-
-    def _each(self, images: Iterable[ImageLike], top: int, batch_size: int) -> Iterator[Prediction]:
+        """As `predict`, but one by one, for more images than fit into memory."""
         for name, value in (("top", top), ("batch_size", batch_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.note and not self._warned:
+            self._warned = True
+            warnings.warn(self.note, UserWarning, stacklevel=3)
+        return self._each(images, top, batch_size)
+
+    def _each(self, images: Iterable[ImageLike], top: int, batch_size: int) -> Iterator[Prediction]:
         tensors = (self._tensor(image) for image in images)
         while batch := list(itertools.islice(tensors, batch_size)):
             yield from self._best(self.scores(torch.stack(batch)), top)
 
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
-        """The learner's own scores [B, classes] of images as `transform` gives them; the largest one is the label."""
+        """The learner's own scores [B, classes] of images as `transform` returns them; the largest is the label."""
         with tensor_cores(self.device, self._precision), autocast(self.device, self._precision):
             return self.learner.scores(x.to(self.device, non_blocking=True)).float()
 
-    def difference(self) -> Disagreement | None:
-        """How often the run said something else on its own test images; None if nothing can be told.
-
-        Only a model that is `scored_alone` can differ. The images are looked for where the run had them; what was
-        found is kept in the run directory.
-        """
-        return find_difference(self._stored, self._labels) if self.scored_alone else Disagreement(0, 0)
-
-    def how_it_scores(self) -> str | None:
-        """The sentence for a user whose run let a batch vote, or None. Who asks is not told again by `predict`."""
-        self._said = True
-        return sentence(self.record.method.title, self.difference()) if self.scored_alone else None
-
-    def _labels(self, files: Sequence[Path]) -> list[str]:
-        with progress("comparing with the run's own predictions", len(files)) as advance:
-            found = []
-            for result in self._each(files, 1, 32):
-                found.append(result.label)
-                advance(1)
-        return found
-
     def _best(self, scores: Tensor, top: int) -> list[Prediction]:
-        """Ranked by the scores themselves, equal ones by class, as the run ranked them."""
+        """Rank by the scores themselves, equal ones by class, as the run did."""
         order = scores.sort(dim=1, descending=True, stable=True).indices[:, :top]
         shares = self.learner.probabilities(scores).gather(1, order)
-        return [
-            self._prediction(classes, values) for classes, values in zip(order.tolist(), shares.tolist(), strict=True)
-        ]
-
-    def _prediction(self, classes: Sequence[int], values: Sequence[float]) -> Prediction:
-        best = tuple((self.classes[index], value) for index, value in zip(classes, values, strict=True))
-        return Prediction(*best[0], top=best)
+        rows = zip(order.tolist(), shares.tolist(), strict=True)
+        best = [tuple((self.classes[label], share) for label, share in zip(*row, strict=True)) for row in rows]
+        return [Prediction(*one[0], top=one) for one in best]
 
     def _tensor(self, image: Any) -> Tensor:
         if isinstance(image, (str, Path)):
-            return self.transform(read_picture(Path(image)))
+            return self.transform(read_image(Path(image)))
         if isinstance(image, Image.Image):
             return self.transform(to_rgb(image))
         wanted = (3, *self.learner.backbone.img_size)
@@ -145,6 +129,12 @@ class Model:
             return image.float().cpu()
         got = f"a tensor {list(image.shape)} of {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
         raise UserError(
-            f"an image must be a path, a PIL image or a tensor {list(wanted)} of floats as model.transform gives it, "
+            f"an image must be a path, a PIL image or a tensor {list(wanted)} of floats as model.transform returns it, "
             f"got {got}"
         )
+
+
+_SCORED_ALONE = (
+    "{} with fidelity pilot chose prompts for a whole batch in this run; predict scores each image alone, so labels "
+    "can differ from the run's own predictions"
+)

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_lt.files import guarded
 from pilot_tal.metrics import accuracy, class_recall, confusion_matrix, tail_classes
-from pilot_tal.model.images import folder_name
+from pilot_tal.model.images import folder_name, printable
 from pilot_tal.model.model import Model, Prediction
 
 FORMATS = (".csv", ".json")
@@ -68,7 +68,7 @@ def score_text(scores: dict[str, Any]) -> str:
 
 def table_text(found: Sequence[Labelled]) -> str:
     """Aligned columns: the image, then the best classes with their scores."""
-    rows = [[_printable(str(one.file)), *_cells(one.prediction)] for one in found]
+    rows = [[printable(str(one.file)), *_cells(one.prediction)] for one in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -100,10 +100,10 @@ def json_text(model: Model, found: Sequence[Labelled], unreadable: dict[Path, st
         "run": model.record.name,
         "after_task": model.tasks_done,
         "images": [_plain(one) for one in found],
-        "unreadable": [{"image": str(file), "problem": problem} for file, problem in unreadable.items()],
+        "unreadable": [{"image": printable(str(file)), "problem": problem} for file, problem in unreadable.items()],
         "scores": scores,
     }
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 _SHARES = ("accuracy", "a_mean", "a_head", "a_tail")
@@ -115,14 +115,9 @@ def _plain(one: Labelled) -> dict[str, Any]:
 
 
 def _cells(prediction: Prediction) -> list[str]:
-    return [f"{share:.3f} {_printable(label)}" for label, share in prediction.top]
+    return [f"{share:.3f} {printable(label)}" for label, share in prediction.top]
 
 
 def _mean(values: np.ndarray) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else None
-
-
-def _printable(text: str) -> str:
-    """Names are data: nothing in them may steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)

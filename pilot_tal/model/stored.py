@@ -7,6 +7,7 @@ model.onnx             the whole classifier as one graph, if asked for
 README.md              the model card
 """
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,6 @@ class AboutModel:
     input: dict[str, Any]
     scores: str
     metrics: dict[str, Any] = field(default_factory=dict)
-    alone: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -49,7 +49,6 @@ class StoredModel:
     Attributes:
         path: The run directory, or the exported folder.
         vit: The ViT's own file beside it, if there is one.
-        alone: How often, of how many test images, the run itself said something else; empty if that is not known.
     """
 
     path: Path
@@ -57,12 +56,6 @@ class StoredModel:
     tasks_done: int
     tensors: dict[str, Tensor]
     vit: Path | None = None
-    alone: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_run(self) -> bool:
-        """Whether it is a run directory, which has its predictions, too."""
-        return (self.path / RECORD).is_file()
 
 
 def read_stored(path: str | Path, after_task: int | None = None) -> StoredModel:
@@ -101,6 +94,13 @@ def _of_run(path: Path, after_task: int | None) -> StoredModel:
     return StoredModel(path, record, checkpoint.tasks_done, checkpoint.learner)
 
 
+def refuse_inside_run(target: Path) -> None:
+    """Raise if writing `target` would touch a run directory or an exported model."""
+    for folder in Path(os.path.abspath(target)).parents:
+        if (folder / RECORD).is_file() or (folder / ABOUT).is_file():
+            raise UserError(f"{target} lies in the run directory or exported model {folder}; give another place")
+
+
 def is_export(path: Path) -> bool:
     """Whether a folder's `model.json` is one that `export` wrote, in any format."""
     try:
@@ -110,7 +110,8 @@ def is_export(path: Path) -> bool:
     return isinstance(content, dict) and "record" in content and unsealed(content) is not None
 
 
-def _of_folder(path: Path) -> StoredModel:
+def read_about(path: Path) -> AboutModel:
+    """Read the `model.json` of an exported folder."""
     file = path / ABOUT
     content = read_json(file)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -119,11 +120,16 @@ def _of_folder(path: Path) -> StoredModel:
     if rest is None:
         raise UserError(f"{file} was edited or damaged, for its checksum does not fit; export the run again")
     try:
-        about = build(AboutModel, rest)
+        about = build(AboutModel, {key: value for key, value in rest.items() if key != "alone"})  # of version 0.2
     except UserError as error:
         raise UserError(f"{file} is damaged ({error}); export the run again") from error
     if not 1 <= about.tasks_done <= about.record.num_tasks:
         raise UserError(f"{file} is damaged (tasks_done is {about.tasks_done}); export the run again")
+    return about
+
+
+def _of_folder(path: Path) -> StoredModel:
+    about = read_about(path)
     for name in (LEARNER, VIT):
         if name in about.files and not _is_whole(path / name, about.files[name]):
             raise UserError(f"{path / name} is missing or damaged (its checksum does not fit); export the run again")
@@ -132,7 +138,7 @@ def _of_folder(path: Path) -> StoredModel:
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path / LEARNER} cannot be read ({str(error)[:80]}); export the run again") from error
     vit = path / VIT if VIT in about.files else None
-    return StoredModel(path, about.record, about.tasks_done, tensors, vit, about.alone)
+    return StoredModel(path, about.record, about.tasks_done, tensors, vit)
 
 
 def _is_whole(file: Path, wanted: Any) -> bool:

@@ -20,7 +20,6 @@ from data_lt.errors import UserError
 from data_lt.manifest import read_manifest
 from pilot_tal.backbone.weights import build_backbone
 from pilot_tal.engine.checkpoint import load_checkpoint
-from pilot_tal.model.alone import KEPT
 from pilot_tal.record.run_record import canonical
 from pilot_tal.record.states import STATES
 
@@ -226,7 +225,7 @@ def _check_again(case: DamageCase, world: World, run: Path) -> str:
     again = answered(*world.command(run.parent))
     if problem := wrong(again, at_once=False):
         return problem
-    judged = case.damage != "resealed" and not case.file.startswith(("checkpoint", "log", KEPT))
+    judged = case.damage != "resealed" and not case.file.startswith(("checkpoint", "log"))
     differing = _differing(the_run(world.finished), run) if judged and again.status == 0 else []
     return f"accepted, with other files than before: {differing}" if differing else ""
 
@@ -234,7 +233,7 @@ def _check_again(case: DamageCase, world: World, run: Path) -> str:
 def _differing(whole: Path, run: Path) -> list[str]:
     """The files of a run that say something else than those of another; one JSON may be written in many ways."""
     wanted, found = result_files(whole), result_files(run)
-    names = sorted((wanted.keys() | found.keys()) - {KEPT})  # what predict has left there
+    names = sorted(wanted.keys() | found.keys())
     other = [name for name in names if wanted.get(name) != found.get(name)]
     return [name for name in other if not name.endswith(".json") or _value(wanted, name) != _value(found, name)]
 

@@ -28,7 +28,7 @@ try:
 
     MISSING = why_not()
 except ImportError:
-    MISSING = "submitit is not installed (pip install 'pilot-tal[slurm]')"
+    MISSING = "submitit is not installed (pip install '.[slurm]')"
 needs_submitit = pytest.mark.skipif(str(MISSING).startswith("submitit"), reason=str(MISSING))
 
 
@@ -183,7 +183,7 @@ def test_no_sbatch_is_said(images, tmp_path, monkeypatch):
 def test_no_submitit_is_said(images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     status, printed = command("compare", "l2p", "folder_lt", *settings(images, tmp_path / "runs"), "--slurm")
-    assert status == 2 and "pip install 'pilot-tal[slurm]'" in printed
+    assert status == 2 and "pip install '.[slurm]'" in printed
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,6 @@ def test_the_command_writes_a_graph_that_needs_nothing_else(world, tmp_path):
     status, printed = command("export", run, "-o", tmp_path / "model", "--onnx")
     assert status == 0, printed
     model = load_model(tmp_path / "model")
-    model.how_it_scores()
     about = json.loads((tmp_path / "model" / "model.json").read_text())
     assert "Normalize" in about["input"]["steps"][-1]
     picture = read_picture(photo(tmp_path / "one.png"))
@@ -96,4 +95,4 @@ def test_missing_packages_are_one_sentence(world, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
     status, printed = command("export", world.run("lae"), "-o", tmp_path / "model", "--onnx")
-    assert status == 2 and "pip install 'pilot-tal[onnx]'" in printed and not list(tmp_path.iterdir())
+    assert status == 2 and "pip install '.[onnx]'" in printed and not list(tmp_path.iterdir())

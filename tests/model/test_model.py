@@ -1,12 +1,9 @@
 """A model says what its run said; where a batch voted there, what the run's learner says of one image alone."""
 
-import shutil
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
-from helpers.cli import command
 from model_world import photo, said
 
 from data_lt.errors import UserError
@@ -15,16 +12,8 @@ from pilot_tal import load_model
 from pilot_tal.learners import FIDELITIES, LEARNERS
 from pilot_tal.model.load import find_vit, restore_learner
 from pilot_tal.model.stored import read_stored
-from pilot_tal.record.run_dir import read_sealed, write_sealed
 
 VOTERS = ("l2p", "dualprompt")  # with fidelity=pilot
-
-
-def quiet(run: Path, *arguments, **options):
-    """A model that has had its say on batches that vote."""
-    model = load_model(run, *arguments, **options)
-    model.how_it_scores()
-    return model
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
@@ -32,11 +21,11 @@ def quiet(run: Path, *arguments, **options):
 def test_labels_are_those_of_the_run_or_of_batches_of_one(method, fidelity, world):
     run = world.run(method, fidelity)
     for task in (0, 1):
-        model = quiet(run, after_task=task + 1)
+        model = load_model(run, after_task=task + 1)
         images, _, pred = said(run, task)
         files = [world.images / name for name in images]
-        assert model.scored_alone == (fidelity == "pilot" and method in VOTERS)
-        if model.scored_alone:  # the learner itself, as it was trained, on one image after the other
+        assert (model.note is not None) == (fidelity == "pilot" and method in VOTERS)
+        if model.note:  # the learner itself, as it was trained, on one image after the other
             stored = read_stored(run, task + 1)
             learner = restore_learner(stored, find_vit(stored))
             x = [model.transform(read_picture(file)).unsqueeze(0) for file in files]
@@ -119,51 +108,20 @@ def test_numbers_that_make_no_sense_are_refused(options, world):
 
 
 @pytest.mark.parametrize("method", VOTERS)
-def test_how_often_a_vote_said_something_else_is_said_once(method, world):
+def test_a_model_that_scores_alone_warns_once(method, world):
     run = world.run(method)
-    (run / "alone.json").unlink(missing_ok=True)
-    images, _, pred = said(run, 1)
-    model = load_model(run)
-    with pytest.warns(UserWarning) as caught:
-        results = model.predict([world.images / name for name in images])
-    differ = sum(model.classes[p] != one.label for p, one in zip(pred, results, strict=True))
-    assert 0 < differ < len(images), "this world is meant to show the difference"
-    (warning,) = caught
-    assert f"another label for {differ} of {len(images)} of its test images" in str(warning.message)
+    image, model = world.images / said(run, 1)[0][0], load_model(run)
+    with pytest.warns(UserWarning, match="scores each image alone"):
+        model.predict(image)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.predict(world.images / images[0])
-    assert read_sealed(run / "alone.json") == {"2": {"differ": differ, "compared": len(images)}}
+        model.predict(image)
+        load_model(world.run(method, "fixed")).predict(image)
 
 
-def test_what_was_compared_before_is_kept_and_what_is_not_known_is_said(world, tmp_path):
-    run = shutil.copytree(world.run("l2p"), tmp_path / "run")
-    write_sealed(run / "alone.json", {"2": {"differ": 7, "compared": 9}})
-    assert "another label for 7 of 9" in load_model(run).how_it_scores()
-    for content in ('{"2": 7}', '{"2": {"differ": 7, "compared": 9}}'):  # not ours
-        (run / "alone.json").write_text(content)
-        assert "another label for 7 of 9" not in load_model(run).how_it_scores()
-    (run / "alone.json").unlink()
-    moved = world.images.rename(world.images.with_name("moved"))
-    try:
-        assert "is not known" in load_model(run).how_it_scores() and not (run / "alone.json").exists()
-    finally:
-        moved.rename(world.images)
-    assert load_model(world.run("l2p", "fixed")).how_it_scores() is None
-
-
-def test_a_broken_test_image_of_the_run_does_not_stop_others(world, tmp_path):
-    run = shutil.copytree(world.run("l2p"), tmp_path / "run")
-    (run / "alone.json").unlink(missing_ok=True)
-    images = said(run, 1)[0]
-    broken = world.images / images[0]
-    content = broken.read_bytes()
-    broken.write_bytes(b"")
-    try:
-        status, printed = command("predict", run, world.images / images[1])
-    finally:
-        broken.write_bytes(content)
-    assert status == 0 and "is not known" in printed and images[1].split("/")[-1] in printed, printed
+def test_repr_names_method_loss_classes_and_tasks(world):
+    text = repr(load_model(world.run("lae"), after_task=1))
+    assert all(part in text for part in ("lae", "loss=tal", "3 classes", "tasks=1 of 2", "demo_vit"))
 
 
 def test_loading_leaves_the_callers_random_numbers_alone(world):

@@ -2,13 +2,16 @@
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from helpers.cli import command
 from model_world import CLASSES, photo, said
+from safetensors.torch import load_file, save_file
 
+from data_lt.files import checksum
 from pilot_tal import load_model
 from pilot_tal.model.model import Prediction
 from pilot_tal.model.results import Labelled, csv_text
@@ -129,7 +132,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run, tmp_path):
     image = photo(tmp_path / "one.png")
     for arguments, wanted in {
         (run, tmp_path / "empty"): "there are no images in",
-        (run, tmp_path / "*.gif"): "as a pattern it fits no file",
+        (run, tmp_path / "*.gif"): "as a pattern it matches no file",
         (run, tmp_path / "missing.png"): "does not exist",
         (tmp_path, image): "neither a run directory",
         (run, image, "-o", tmp_path / "out.txt"): "--output must end in .csv or .json",
@@ -143,10 +146,54 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run, tmp_path):
 
 def test_a_vote_is_said_once(world, tmp_path):
     status, printed = command("predict", world.run("l2p"), photo(tmp_path / "one.png"))
-    assert status == 0 and printed.count("judged alone") == 1 and printed.startswith("note: L2P let the images")
+    assert status == 0 and printed.count("scores each image alone") == 1 and printed.startswith("note: L2P")
 
 
 def test_names_cannot_steer_the_terminal(run, tmp_path):
     photo(tmp_path / "a\x1b[31m\nb.png")
     status, printed = command("predict", run, tmp_path)
     assert status == 0 and "\x1b" not in printed and "a\\x1b[31m\\nb.png" in printed
+
+
+def test_output_inside_a_run_or_an_export_is_refused(run, tmp_path):
+    image, before = photo(tmp_path / "one.png"), (run / "result.json").read_bytes()
+    for target in (run / "result.json", run / "predictions" / "new.csv"):
+        status, printed = command("predict", run, image, "-o", target)
+        assert status == 2 and "give another place" in printed and printed.count("\n") == 1
+    assert (run / "result.json").read_bytes() == before and not (run / "predictions" / "new.csv").exists()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_a_name_that_is_not_utf8_is_skipped_and_the_rest_written(run, tmp_path, suffix):
+    good = photo(tmp_path / "in" / "good.png")
+    os.link(good, os.fsencode(tmp_path / "in") + b"/bad\xff.png")
+    status, printed = command("predict", run, tmp_path / "in", "-o", tmp_path / f"out{suffix}")
+    assert status == 1 and "skipped: " in printed and "bad" in printed and "not valid UTF-8" in printed
+    assert str(good) in (tmp_path / f"out{suffix}").read_text(encoding="utf-8")
+
+
+def test_special_files_and_long_paths_are_one_sentence(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    image = photo(tmp_path / "one.png")
+    status, printed = command("predict", run, tmp_path / "pipe.png", image)
+    assert status == 1 and "pipe.png: not a regular file" in printed and str(image) in printed
+    for weights in (tmp_path / "pipe.png", "/dev/zero"):
+        status, printed = command("predict", run, image, "--weights", weights)
+        assert status == 2 and "not a regular file" in printed and printed.count("\n") == 1
+    for path in ("/".join(["d" * 200] * 30), "/"):
+        status, printed = command("predict", run, path)
+        assert status == 2 and printed.startswith("error: ") and printed.count("\n") == 1 and len(printed) < 400
+
+
+def test_non_finite_tensors_are_refused(run, tmp_path):
+    broken = shutil.copytree(run, tmp_path / "run")
+    file, latest = broken / "checkpoint" / "task01.learner.safetensors", broken / "checkpoint" / "latest.json"
+    tensors = load_file(file)
+    name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())
+    tensors[name].flatten()[0] = float("nan")
+    save_file(tensors, file)
+    content = json.loads(latest.read_text())
+    content["files"][file.name] = checksum(file)
+    latest.write_text(json.dumps(content))
+    status, printed = command("predict", broken, photo(tmp_path / "one.png"))
+    assert status == 2 and f"non-finite values in {name}" in printed

@@ -223,7 +223,8 @@ def test_a_missing_package_is_one_sentence_before_anything_starts(images, tmp_pa
     items = [*SETTINGS, f"data_root={images}", f"output={tmp_path / 'runs'}", "log=wandb"]
     status, printed = command("run", "lae", "folder_lt", *items)
     assert (
-        status == 2 and "log=wandb needs the package wandb; install it with: pip install 'pilot-tal[wandb]'" in printed
+        status == 2
+        and "log=wandb needs the package wandb; install it in a clone of pilot_tal: pip install '.[wandb]'" in printed
     )
     assert not list(tmp_path.glob("runs/*/run.json"))
     status, printed = command("run", "lae", "folder_lt", *items[:-1], "log=wanbd")
@@ -320,5 +321,7 @@ def test_what_keeps_a_log_from_being_written_is_one_sentence(logged, tmp_path, m
     assert main(["wandb", str(run)]) == 1
     assert capsys.readouterr().err.startswith("error: Weights & Biases: 1 validation error for Settings mode Input")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"needs the package tensorboard; install it with: pip install"):
+    with pytest.raises(
+        UserError, match=r"needs the package tensorboard; install it in a clone of pilot_tal: pip install"
+    ):
         main(["tensorboard", str(run)])
