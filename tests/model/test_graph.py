@@ -75,7 +75,7 @@ def test_the_command_writes_a_graph_that_needs_nothing_else(world, tmp_path):
     assert sorted(given, reverse=True) == pytest.approx([score for _, score in result.top], abs=1e-4)
     session = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx"))
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list(model.classes)
-    assert "the whole classifier as a graph" in (tmp_path / "model" / "README.md").read_text()
+    assert "the whole classifier as an ONNX graph" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_a_graph_that_says_something_else_is_not_kept(world, tmp_path, monkeypatch):
