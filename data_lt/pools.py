@@ -1,13 +1,12 @@
-"""Finds the images of a dataset on a disk, in any of the layouts people have, without opening one.
+"""Finds the images of a dataset on a disk, in any common layout, without opening one.
 
-Below the data root (or the folder itself) class folders are looked for in `images/` (official archives), in
-`train/` and `test/` (LAMDA-PILOT's folders, merged into one pool) and directly. Each class folder is listed
-once.
+Class folders are looked for in `images/` (official archives), in `train/` with `test/`, `val/` or `validation/`, and
+directly below the folder. Each class folder is listed once.
 """
 
 import os
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,15 +15,24 @@ from data_lt.demo import is_demo
 from data_lt.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
-STYLES = (("images",), ("train", "test"), ("",))
+TEST_FOLDERS = ("test", "val", "validation")  # the first that holds class folders is taken
+SPLIT = ("train", "test")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the images are: class folders stand in `root/part` for each part."""
+    """Where the images are: class folders are in `root/part` for each part.
+
+    The parts are `("images",)`, `("",)`, or the training and the test folder as the disk spells them.
+    """
 
     root: Path
     parts: tuple[str, ...]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the images lie in a training and a test folder."""
+        return len(self.parts) == len(SPLIT)
 
 
 @dataclass(frozen=True)
@@ -32,8 +40,8 @@ class Pool:
     """The images that were found: class → name → path relative to `layout.root`, with forward slashes.
 
     Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are
-    spelt as the disk spells them. In `train/` and `test/` of a user's own set the same name may stand for two
-    images, so there a name is `train/name` or `test/name`.
+    spelt as the disk spells them. In the training and test folders of an own dataset the same name may stand for
+    two images, so there a name is `train/name` or `test/name`, whatever the folders are called.
     """
 
     layout: Layout
@@ -64,27 +72,43 @@ def find_layout(
 
 
 def _layouts(base: Path, known: Collection[str] | None) -> Iterator[tuple[Layout, int]]:
-    """The first style that fits a folder, with the number of classes seen there."""
+    """The first layout that fits a folder, with the number of classes found there."""
     if not base.is_dir():
         return
-    for parts in STYLES:
-        folders = [base / part for part in parts]
-        if not all(folder.is_dir() for folder in folders):
-            continue
-        listed = [list(_entries(folder)) for folder in folders]
+    for parts in _styles(base):
+        listed = [list(_entries(base / part)) for part in parts]
         if known is None and parts != ("",) and any(_is_image(entry) for part in listed for entry in part):
             continue  # a user's own class may be called "images", "train" or "test"
-        names = {_nfc(entry.name) for part in listed for entry in part if _is_folder(entry)}
+        folders = [{_nfc(entry.name) for entry in part if _is_folder(entry)} for part in listed]
+        names = set().union(*folders)
+        if known is None and not all(folders):
+            continue
         if score := len(names if known is None else names & set(known)):
             yield Layout(base, parts), score
             return
 
 
+def _styles(base: Path) -> Iterator[tuple[str, ...]]:
+    """The parts that may hold class folders, in order of preference."""
+    folders = {entry.name.lower(): entry.name for entry in _entries(base) if _is_folder(entry)}
+    if (base / "images").is_dir():
+        yield ("images",)
+    for test in TEST_FOLDERS:
+        if "train" in folders and test in folders:
+            yield folders["train"], folders[test]
+    yield ("",)
+
+
 def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
-    """Lists every class folder once; each must hold an image, and no name may occur twice."""
+    """Lists every class folder once.
+
+    Raises:
+        UserError: a class is empty, a name occurs twice, or two names lead to the same file.
+    """
     pool = Pool(layout, {})
     seen: dict[object, str] = {}
-    for part in layout.parts:
+    links: dict[str, str] = {}
+    for part, before in zip(layout.parts, SPLIT, strict=False):
         for folder in _entries(layout.root / part):
             label = _nfc(folder.name)
             if known is not None and label not in known:
@@ -95,19 +119,42 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
             for key in (os.path.realpath(folder.path), (part, label)):  # a link, or another spelling of é
                 if seen.setdefault(key, folder.path) != folder.path:
                     raise UserError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
-            _add_class(pool, label, part, folder, f"{part}/" if known is None and len(layout.parts) > 1 else "")
+            prefix = f"{before}/" if known is None and layout.is_split else ""
+            links |= _add_class(pool, label, part, folder, prefix)
     for label, files in pool.files.items():
         if not files:
             raise UserError(
                 f"class {label!r} is empty: its folder below {layout.root} holds no file that ends in "
                 f"{', '.join(EXTENSIONS)}"
             )
+    if links:
+        refuse_same_file(layout.root, [path for files in pool.files.values() for path in files.values()], links)
     return pool
 
 
-def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: str) -> None:
-    """Adds the images of one class folder."""
+def refuse_same_file(root: Path, paths: Iterable[str], links: Mapping[str, str]) -> None:
+    """Raises if two paths are the same file: one could be trained on and the other tested on.
+
+    Args:
+        root: The paths are relative to it.
+        paths: All images.
+        links: Where those paths lead that are symbolic links.
+    """
+    folders: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if folder not in folders:
+            folders[folder] = os.path.realpath(root / folder)
+        target = links.get(path) or os.path.join(folders[folder], name)
+        if (first := seen.setdefault(target, path)) != path:
+            raise UserError(f"{first} and {path} below {root} are the same file; remove one of them")
+
+
+def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: str) -> dict[str, str]:
+    """Adds the images of one class folder; returns where the symbolic links among them lead."""
     files = pool.files.setdefault(label, {})
+    links = {}
     prefix = f"{part}/{folder.name}" if part else folder.name
     for entry in _entries(folder.path):
         if not entry.name.lower().endswith(EXTENSIONS):
@@ -115,30 +162,40 @@ def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: s
         _check_entry(entry)
         if not entry.is_file():
             continue
-        name = before + _nfc(entry.name)
+        name, path = before + _nfc(entry.name), f"{prefix}/{entry.name}"
         if name in files:
             raise UserError(
-                f"class {label!r} has the name {name!r} twice, as {files[name]} and {prefix}/{entry.name} "
+                f"class {label!r} has the name {name!r} twice, as {files[name]} and {path} "
                 f"below {pool.layout.root}; remove one of them"
             )
-        files[name] = f"{prefix}/{entry.name}"
+        files[name] = path
+        if entry.is_symlink():
+            links[path] = os.path.realpath(entry.path)
+    return links
 
 
-def official_pools(card: DatasetCard, pool: Pool) -> tuple[dict[str, list[str]], dict[str, list[str]] | None]:
-    """The names to sample from, and those to test on where the dataset has official lists for that.
+def keeps_split(card: DatasetCard, layout: Layout, merge: bool) -> bool:
+    """Whether the training and test folders decide which images are trained and tested on."""
+    return layout.is_split and (card.official_split or (card.classes is None and not merge))
+
+
+def official_pools(
+    card: DatasetCard, pool: Pool, merge: bool = False
+) -> tuple[dict[str, list[str]], dict[str, list[str]] | None]:
+    """The names to train on, and those to test on where folders or official lists tell them apart.
 
     Raises:
         UserError: a list is missing where it is needed, or names files that are not there.
     """
     base = pool.layout.root
     homes = [base, base.parent] if base.name == "images" else [base]
-    if card.official_split and pool.layout.parts == ("train", "test"):
+    if keeps_split(card, pool.layout, merge):
         train, test = (
             {
                 k: [name for name, path in files.items() if path.startswith(f"{part}/")]
                 for k, files in pool.files.items()
             }
-            for part in ("train", "test")
+            for part in pool.layout.parts
         )
         return train, test
     if card.official_split:

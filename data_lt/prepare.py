@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_lt.cards import CARDS, DatasetCard
-from data_lt.errors import UserError, command, unknown_name
+from data_lt.errors import UserError, command
 from data_lt.files import given_path
 from data_lt.laws import PARETO
 from data_lt.manifest import Manifest, read_manifest
-from data_lt.pools import Pool, find_layout, official_pools, scan, shortened
-from data_lt.split import Recipe, split_pools
+from data_lt.options import DataOptions
+from data_lt.pools import Pool, find_layout, keeps_split, official_pools, scan, shortened
+from data_lt.progress import announce
+from data_lt.split import ALL, Recipe, split_pools
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CLASS_CHOICES = ("all", "present")
+PROFILE_OPTIONS = ("law", "shape", "n_max", "n_min", "rho")
 
 
 class MissingImages(UserError):
@@ -42,72 +44,67 @@ class LongTailedSet:
     checksum: str
     law: dict[str, Any]
     card: DatasetCard
+    notes: tuple[str, ...] = ()
 
 
-def prepare(
-    dataset: str,
-    data_root: str | Path,
-    *,
-    seed: int | None = None,
-    law: str | None = None,
-    shape: float | None = None,
-    n_max: int | None = None,
-    n_min: int | None = None,
-    rho: float | None = None,
-    test_per_class: int | None = None,
-    classes: str = "all",
-    manifest: str | Path | None = None,
-    folder: str | Path | None = None,
-) -> LongTailedSet:
-    """Gives the set `dataset` from the images below `data_root`, after checking that all of them are there.
+def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = None, **given: Any) -> LongTailedSet:
+    """Finds the images of a dataset below `data_root` and checks that all of them are there.
 
-    The named sets use the manifest that ships with the project unless an option asks for another split.
+    The named sets use the manifest that ships with the project unless an option asks for another split. The training
+    and test folders of an own dataset (`folder_lt`) are kept as they are, unless `merge` is true.
 
     Args:
         dataset: A name in `CARDS`.
         data_root: The folder of the images or a parent of it.
-        seed: Seed of the split (and of the law `draw`).
-        law: `profile`, `draw`, `exponential`, `none` or `natural`.
-        shape: Shape of the Pareto law.
-        n_max: Largest training class; where neither it nor the card gives one, the largest that fits.
-        n_min: Smallest training class.
-        rho: n_max / n_min, in place of n_min.
-        test_per_class: Test images of each class.
-        classes: `present` builds the set from the classes that are there; `all` wants every class.
-        manifest: A manifest file to use instead; it already holds all of the above.
-        folder: The folder of the images below the data root, if it has an unusual name.
+        options: The dataset's options.
+        **given: The same by name, in place of `options`.
     """
     card = CARDS[dataset]
-    options = {"seed": seed, "law": law, "shape": shape, "n_max": n_max, "n_min": n_min, "rho": rho}
-    options["test_per_class"] = test_per_class
-    recipe = check_options(card, manifest, classes, **options)
-    pool = find_pool(card, data_root, folder)
-    if manifest is not None:
-        chosen = read_manifest(manifest)
+    options = DataOptions.of(**given) if options is None else options
+    make_recipe(card, options)  # refuses what cannot go together before any image is looked for
+    pool = find_pool(card, data_root, options.folder)
+    if options.manifest is not None:
+        chosen = read_manifest(options.manifest)
         if chosen.name != dataset:
-            raise UserError(f"manifest {manifest} is of the dataset {chosen.name}, not of {dataset}")
-    elif is_shipped(card, recipe, classes):
+            raise UserError(f"manifest {options.manifest} is of the dataset {chosen.name}, not of {dataset}")
+    elif is_shipped(card, options):
         chosen = read_manifest(card.name)
     else:
-        chosen = build_manifest(card, pool, recipe, classes, data_root)
-    return locate(chosen, card, pool, data_root)
+        chosen = build_manifest(card, pool, options, data_root)
+    notes = notes_on(card, pool, options)
+    for note in notes:
+        announce(note)
+    return locate(chosen, card, pool, data_root, notes)
 
 
-def check_options(card: DatasetCard, manifest: str | Path | None, classes: str, **options: Any) -> Recipe:
-    """The recipe that options ask for; what cannot go together is refused, before any image is looked for."""
-    given = [name for name, value in options.items() if value is not None] + (["classes"] if classes != "all" else [])
-    if manifest is not None and given:
-        raise UserError(f"manifest {manifest} already fixes the split; leave out {', '.join(given)}")
-    return make_recipe(card, **options)
+def notes_on(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, ...]:
+    """Sentences on the split that its numbers do not show."""
+    if options.merge and pool.layout.is_split and card.classes is None:
+        both = " and ".join(f"{part}/" for part in pool.layout.parts)
+        return (f"merge=true: {both} below {pool.layout.root} are one pool, from which the test images are drawn.",)
+    return ()
 
 
-def make_recipe(card: DatasetCard, **options: Any) -> Recipe:
-    """The card's recipe with the given options (None means the card's own)."""
-    given = {key: value for key, value in options.items() if value is not None}
+def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bool = False) -> Recipe:
+    """The card's recipe with the given options.
+
+    Args:
+        card: The dataset.
+        options: None, or an option that is None, means the card's own.
+        split: Training and test images are told apart by folders or lists: all of them are used unless the options
+            or the card ask for an imbalance profile.
+    """
+    options = options or DataOptions()
+    given = {key: getattr(options, key) for key in (*PROFILE_OPTIONS, "test_per_class")}
+    given = {key: value for key, value in {**given, "seed": options.split_seed}.items() if value is not None}
     if {"rho", "n_min"} <= given.keys():
         raise UserError("rho = n_max / n_min sets n_min; give one of the two")
     base = Recipe(card.law, card.shape, card.n_max, card.n_min, card.test_per_class, card.seed)
-    law = given.get("law", card.law)
+    if split and card.n_max is None:
+        base = dataclasses.replace(base, test_per_class=ALL)
+        if not given.keys() & set(PROFILE_OPTIONS):
+            base = dataclasses.replace(base, law="natural")
+    law = given.get("law", base.law)
     if law == "natural" and (sizes := given.keys() & {"n_max", "n_min", "shape"}):
         raise UserError(f"law=natural keeps every image that is not a test image; leave out {', '.join(sorted(sizes))}")
     if "shape" in given and law not in PARETO:
@@ -123,11 +120,9 @@ def known_classes(card: DatasetCard) -> frozenset[str] | None:
     return frozenset(names) or None
 
 
-def is_shipped(card: DatasetCard, recipe: Recipe, classes: str) -> bool:
+def is_shipped(card: DatasetCard, options: DataOptions) -> bool:
     """Whether the manifest that ships with the project is the split asked for."""
-    if classes not in CLASS_CHOICES:
-        raise unknown_name("choice of classes", classes, CLASS_CHOICES)
-    return card.shipped and classes == "all" and recipe == make_recipe(card)
+    return card.shipped and options.classes == "all" and make_recipe(card, options) == make_recipe(card)
 
 
 def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | None = None) -> Pool:
@@ -148,16 +143,17 @@ def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | Non
         places = f" in {usual} or the folder itself" if usual else ""
         raise UserError(
             f"no images of {card.title} below {data_root}: looked for images/<class>/, train/<class>/ with "
-            f"test/<class>/ and <class>/{places}{_how_to_get(card, data_root)}"
+            f"test/<class>/ (or val/, validation/) and <class>/{places}{_how_to_get(card, data_root)}"
         )
     return scan(layout, known)
 
 
 def build_manifest(
-    card: DatasetCard, pool: Pool, recipe: Recipe, classes: str = "all", data_root: str | Path = "."
+    card: DatasetCard, pool: Pool, options: DataOptions | None = None, data_root: str | Path = "."
 ) -> Manifest:
     """Builds the split from the images that were found."""
-    if classes == "all":
+    options = options or DataOptions()
+    if options.classes == "all":
         absent = sorted((known_classes(card) or set()) - set(pool.files))
         if absent:
             raise _missing_classes(card, pool, absent, data_root, [f"{label}/" for label in absent])
@@ -167,11 +163,14 @@ def build_manifest(
                 f"{pool.layout.root} holds {found:,} images, but {card.title} has {card.images:,}; remove the folder"
                 f"{_how_to_get(card, data_root).replace('; get them', ' and get them anew')}"
             )
-    names, test_names = official_pools(card, pool)
+    names, test_names = official_pools(card, pool, options.merge)
+    recipe = make_recipe(card, options, keeps_split(card, pool.layout, options.merge))
     return Manifest(card.name, split_pools(names, recipe, test_names))
 
 
-def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | Path) -> LongTailedSet:
+def locate(
+    manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | Path, notes: tuple[str, ...] = ()
+) -> LongTailedSet:
     """Finds every entry of a manifest among the images on the disk, or says which are missing."""
     split = manifest.split
     missing = [
@@ -200,6 +199,7 @@ def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | P
         checksum=manifest.checksum,
         law=manifest.header,
         card=card,
+        notes=notes,
     )
 
 

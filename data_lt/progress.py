@@ -41,3 +41,8 @@ def _lines(label: str, total: int | None, start: int) -> Callable[[int], None]:
             print(f"{label}: {state['done']:,}{share}", file=sys.stderr, flush=True)
 
     return advance
+
+
+def announce(text: str) -> None:
+    """Prints one line to the standard error."""
+    print(text, file=sys.stderr, flush=True)

@@ -18,6 +18,8 @@ from typing import Any
 from data_lt.errors import UserError
 from data_lt.laws import MOST_IMAGES, check_count, check_seed, is_whole, quotas, smallest_class
 
+ALL = "all"
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -31,13 +33,14 @@ class Recipe:
     shape: float = 6.0
     n_max: int | None = None
     n_min: int = 2
-    test_per_class: int = 10
+    test_per_class: int | str = 10  # or "all": every image of the test folder or list
     seed: int = 0
     rho: float | None = None
 
     def __post_init__(self):
         check_seed(self.seed)
-        check_count("test_per_class", self.test_per_class)
+        if self.test_per_class != ALL:
+            check_count("test_per_class", self.test_per_class)
         if self.rho is not None:
             if self.law in ("none", "natural"):
                 raise UserError(f"rho shapes a tail, but law={self.law} shapes none; leave rho out")
@@ -90,14 +93,20 @@ def split_pools(
     classes = sorted(pools)
     names = {label: _unique(label, pools[label]) for label in classes}
     held = names if test_pools is None else {k: _unique(k, test_pools.get(k, ())) for k in classes}
+    if recipe.test_per_class == ALL and test_pools is None:
+        raise UserError("test_per_class=all needs a test folder or a test list; give a number")
     test, rest = {}, {}
     for label in classes:
-        if len(held[label]) < recipe.test_per_class:
+        wanted = len(held[label]) if recipe.test_per_class == ALL else int(recipe.test_per_class)
+        if not held[label] or len(held[label]) < wanted:
             raise UserError(
-                f"class {label!r} has {len(held[label])} images to test on, fewer than "
+                f"class {label!r} has {len(held[label])} test images, fewer than test_per_class={max(wanted, 1)}; "
+                "add images or leave the class out"
+                if recipe.test_per_class == ALL
+                else f"class {label!r} has {len(held[label])} images to test on, fewer than "
                 f"test_per_class={recipe.test_per_class}; add images or ask for fewer"
             )
-        test[label] = _sample(held[label], recipe.test_per_class, recipe.seed, "test", label)
+        test[label] = _sample(held[label], wanted, recipe.seed, "test", label)
         rest[label] = sorted(set(names[label]) - set(test[label]))
     sizes = {label: len(rest[label]) for label in classes}
     if recipe.law == "natural":
@@ -126,7 +135,7 @@ def problem_of(split: Split) -> str | None:
         if twice := next((name for name, times in Counter(names).items() if times > 1), None):
             both = "both to train and to test on" if twice in train and twice in test else "twice"
             return f"class {label!r} has the image {twice!r} {both}"
-        if len(test) != split.recipe.test_per_class:
+        if split.recipe.test_per_class not in (ALL, len(test)):
             return f"class {label!r} has {len(test)} test images, not test_per_class={split.recipe.test_per_class}"
         if len(names) > split.pool[label]:
             return f"class {label!r} has {len(names)} images of a pool of {split.pool[label]}"
@@ -201,8 +210,7 @@ def _natural(sizes: Mapping[str, int], recipe: Recipe) -> Recipe:
     label = min(sizes, key=lambda key: (sizes[key], key))
     if not sizes[label]:
         raise UserError(
-            f"class {label!r} has no images beside its {recipe.test_per_class} test images; "
-            "add images or lower test_per_class"
+            f"class {label!r} has no images to train on beside its test images; add images, or lower test_per_class"
         )
     return dataclasses.replace(recipe, n_max=max(sizes.values()), n_min=sizes[label])
 

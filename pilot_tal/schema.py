@@ -19,6 +19,7 @@ from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from data_lt.errors import UserError, unknown_name
+from data_lt.options import Rule as Rule
 
 REQUIRED = inspect.Parameter.empty
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -26,35 +27,9 @@ _LARGEST = {int: 10**9, float: 1e12}  # where a rule gives no bound: nothing tha
 _LONGEST_TEXT = 4096
 _SHOWN = 60
 _NOTHING = ("null", "none")
+_FREE = Rule()
 
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a setting is for and which values it takes.
-
-    Attributes:
-        help: A few words for `pilot-tal list`.
-        low, high: Bounds of a number, both included; of each number in a list.
-        above, below: Bounds that are themselves excluded.
-        choices: The only texts allowed.
-        pattern: A text must match it as a whole; `help` says what that means.
-        words: Texts allowed in place of a number.
-        unique: No value twice in a list.
-        shortest: Least number of values in a list.
-    """
-
-    help: str = ""
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: tuple[str, ...] = ()
-    pattern: str = ""
-    words: tuple[str, ...] = ()
-    unique: bool = False
-    shortest: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +39,7 @@ class Option:
     name: str
     kind: type
     default: Any = REQUIRED
-    rule: Rule = Rule()
+    rule: Rule = _FREE
     many: bool = False
     optional: bool = False
 
@@ -148,7 +123,7 @@ class Option:
 
     def _fits(self, value: Any) -> bool:
         rule = self.rule
-        if rule == Rule():  # a field of a record, which no user sets: names of classes and seeds have no range
+        if rule == _FREE:  # a field of a record, which no user sets: names of classes and seeds have no range
             return not isinstance(value, float) or math.isfinite(value)
         if isinstance(value, str):
             fits = (
@@ -186,7 +161,7 @@ def _read_settings(made: Any) -> Mapping[str, Option]:
         if rule is None and not fields:
             continue
         kind, many, optional = _kind(get_args(hint)[0] if rule else hint)
-        found[name] = Option(name, kind, parameter.default, rule or Rule(), many, optional)
+        found[name] = Option(name, kind, parameter.default, rule or _FREE, many, optional)
     return types.MappingProxyType(found)
 
 

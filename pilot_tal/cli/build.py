@@ -1,7 +1,9 @@
 """`pilot-tal build`: makes a long-tailed set from images on a disk, checks it, writes it down, draws it."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,38 +11,53 @@ from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError
 from data_lt.figure import draw_distributions, facts_of
 from data_lt.files import given_path, staged_folder, write_text
-from data_lt.laws import LAWS
 from data_lt.manifest import Manifest, read_manifest
+from data_lt.options import DataOptions
 from data_lt.pools import Pool, shortened
-from data_lt.prepare import MissingImages, build_manifest, find_pool, is_shipped, locate, make_recipe
-from data_lt.split import Recipe
+from data_lt.prepare import MissingImages, build_manifest, find_pool, is_shipped, locate, make_recipe, notes_on
 from pilot_tal.config.parse import split_values
 from pilot_tal.config.plugins import load_plugins
+from pilot_tal.schema import settings_of
 
 
-def _option(help: str, *names: str, default: str | bool = "the dataset's") -> typer.models.OptionInfo:
-    return typer.Option(*names, help=help, show_default=default)
+def _with_dataset_options(function: Callable) -> Callable:
+    """Adds an option `--n-max` for every dataset option (`n_max`) to the command."""
+    signature = inspect.signature(function)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
+    more = []
+    for name, setting in settings_of(DataOptions).items():
+        if name == "manifest":  # which is what the command makes
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        flags = (flag, "--seed") if name == "split_seed" else (flag,)
+        kind: Any = bool if setting.kind is bool else str | None
+        default = setting.default if setting.kind is bool else None
+        text = setting.rule.help[0].upper() + setting.rule.help[1:]
+        text += f" ({', '.join(setting.rule.choices)})." if setting.rule.choices else "."
+        annotation = Annotated[kind, typer.Option(*flags, help=text, show_default=False)]
+        more.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    function.__annotations__ = {p.name: p.annotation for p in (*own, *more)}
+    return function
 
 
+def _parsed(given: dict[str, Any]) -> DataOptions:
+    known = settings_of(DataOptions)
+    return DataOptions(**{k: known[k].parse(v) if isinstance(v, str) else v for k, v in given.items() if v is not None})
+
+
+@_with_dataset_options
 def build(
     datasets: Annotated[list[str], typer.Argument(help=f"One or more of {', '.join(CARDS)}.", show_default=False)],
     data_root: Annotated[
         str, typer.Option(envvar="PILOT_TAL_DATA", help="The folder of the images, or a parent of it.")
     ] = "data",
-    out: Annotated[str, typer.Option("--out", "-o", help="Where the manifest and the pictures go.")] = "runs/build",
-    download: Annotated[bool, _option("Fetch the official archive first.", "--download", default=False)] = False,
-    verify: Annotated[bool, _option("Open every image, to find broken ones.", "--verify", default=False)] = False,
-    shipped: Annotated[bool, _option("Show what comes along; needs no images.", "--shipped", default=False)] = False,
-    classes: Annotated[str, typer.Option(help="all, or present: build from the classes that are there.")] = "all",
-    law: Annotated[str | None, _option("; ".join(f"{law}: {what}" for law, what in LAWS.items()) + ".")] = None,
-    shape: Annotated[float | None, _option("Shape of the Pareto law.")] = None,
-    seed: Annotated[int | None, _option("Seed of the split and of the draw.")] = None,
-    n_max: Annotated[int | None, _option("Training images of the largest class.")] = None,
-    n_min: Annotated[int | None, _option("Training images of the smallest class.")] = None,
-    rho: Annotated[float | None, _option("Imbalance n_max / n_min, in place of n_min.")] = None,
-    test_per_class: Annotated[int | None, _option("Test images of every class.")] = None,
-    folder: Annotated[str | None, _option("The images' folder, if its name is unusual.", default=False)] = None,
-    plugins: Annotated[str, _option("Modules or files that register further sets.", default=False)] = "",
+    out: Annotated[str, typer.Option("--out", "-o", help="Where the manifest and the plots go.")] = "runs/build",
+    download: Annotated[bool, typer.Option("--download", help="Fetch the official archive first.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Open every image, to find broken ones.")] = False,
+    shipped: Annotated[bool, typer.Option("--shipped", help="Show the shipped manifests; needs no images.")] = False,
+    plugins: Annotated[str, typer.Option(help="Modules or files that register further datasets.")] = "",
+    **options: Any,
 ) -> None:
     """Build long-tailed training sets from the images you have, and look at them.
 
@@ -56,35 +73,36 @@ def build(
       pilot-tal build folder_lt --data-root my/images --n-max 200 --rho 50 --test-per-class 25
     """
     load_plugins(tuple(split_values(plugins)))
-    root, target = given_path(data_root, "--data-root"), given_path(out, "--out")
-    options = {"law": law, "shape": shape, "seed": seed, "n_max": n_max, "n_min": n_min, "rho": rho}
-    jobs = []
-    for card in [CARDS[name] for name in dict.fromkeys(datasets)]:  # wrong options are refused before any work
-        recipe = make_recipe(card, **options, test_per_class=test_per_class)
-        jobs.append((card, recipe, is_shipped(card, recipe, classes)))
-        if shipped and not jobs[-1][2]:
-            raise UserError(f"--shipped shows what comes along for {card.name}; no such manifest has these options")
+    root, target, chosen = given_path(data_root, "--data-root"), given_path(out, "--out"), _parsed(options)
+    cards = [CARDS[name] for name in dict.fromkeys(datasets)]
+    for card in cards:  # wrong options are refused before any work
+        make_recipe(card, chosen)
+        if shipped and not is_shipped(card, chosen):
+            raise UserError(f"--shipped shows the shipped manifest of {card.name}; there is none with these options")
     results = []
-    for card, recipe, default in jobs:
+    for card in cards:
         if shipped:
             results.append((read_manifest(card.name), "shipped"))
             continue
         if download:
-            _download(card, root, folder)
-        pool = find_pool(card, root, folder)
-        manifest = _manifest(card, pool, recipe, classes, root, target)
+            _download(card, root, chosen.folder)
+        pool = find_pool(card, root, chosen.folder)
+        manifest = _manifest(card, pool, chosen, root, target)
         if verify:
             _verify(manifest, pool)
-        results.append((manifest, _state(manifest, pool) if default else "as asked"))
+        results.append((manifest, _state(manifest, pool) if is_shipped(card, chosen) else "as asked"))
     _show(results)
     _write(results, target, with_manifests=not shipped)
 
 
-def _manifest(card: DatasetCard, pool: Pool, recipe: Recipe, classes: str, root: Path, target: Path) -> Manifest:
+def _manifest(card: DatasetCard, pool: Pool, options: DataOptions, root: Path, target: Path) -> Manifest:
     try:
-        if is_shipped(card, recipe, classes):
-            locate(read_manifest(card.name), card, pool, root)  # says what a run would lack
-        return build_manifest(card, pool, recipe, classes, root)
+        if is_shipped(card, options):
+            locate(read_manifest(card.name), card, pool, root)  # names what a run would lack
+        manifest = build_manifest(card, pool, options, root)
+        for note in locate(manifest, card, pool, root, notes_on(card, pool, options)).notes:
+            typer.echo(note)
+        return manifest
     except MissingImages as error:
         path = target / f"{card.name}.missing.txt"
         write_text(path, "\n".join(error.missing) + "\n")
@@ -97,7 +115,7 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
     if card.url is not None and root.is_dir():
         try:
             pool = find_pool(card, root, folder)
-            manifest = read_manifest(card.name) if card.shipped else build_manifest(card, pool, make_recipe(card))
+            manifest = read_manifest(card.name) if card.shipped else build_manifest(card, pool)
             locate(manifest, card, pool, root)
         except UserError:
             pass  # not here, or not all of it: that is what the download is for

@@ -10,7 +10,7 @@ from data_lt import CARDS
 from data_lt.cards import DatasetCard
 from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
-from data_lt.prepare import check_options
+from data_lt.prepare import make_recipe
 from pilot_tal.backbone.load import given_statistics
 from pilot_tal.config.defaults import defaults
 from pilot_tal.config.parse import parse_items, split_values
@@ -132,7 +132,7 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
     card = CARDS[dataset]
     _refuse_together(card, settings, data)
     of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataConfig)}
-    changed = _changed(values, {**of_card, "classes": "all", **usual})
+    changed = _changed(values, {**of_card, "classes": "all", "merge": False, **usual})
     return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed)
 
 
@@ -143,9 +143,7 @@ def _at_home(key: str, value: Any) -> Any:
 
 def _refuse_together(card: DatasetCard, settings: RunSettings, data: DataConfig) -> None:
     """Refuses what each is a value, but not together, and values that a range alone cannot tell."""
-    options = dict(vars(data))
-    options.pop("folder")
-    check_options(card, options.pop("manifest"), options.pop("classes"), seed=options.pop("split_seed"), **options)
+    make_recipe(card, data)
     if "/" in settings.normalize:
         given_statistics(settings.normalize)
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from data_lt.laws import LAWS, SHAPES
-from data_lt.prepare import CLASS_CHOICES
+from data_lt.options import DataOptions
 from pilot_tal.backbone import DEFAULT_BACKBONE
 from pilot_tal.learners import FIDELITIES, MethodConfig
 from pilot_tal.schema import Rule
@@ -18,25 +17,9 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LOGS = ("none", "tensorboard", "wandb")
 AUTO = "auto"
 QUICK_STEPS, QUICK_TEST_IMAGES, QUICK_EPOCHS = 2, 2, 2
-_MOST = 10_000_000
+DataConfig = DataOptions
 _DEVICES = r"auto|cpu|mps|cuda(:\d{1,3})?"
 _ONE_OR_THREE = r"(\d*\.?\d+|\[\d*\.?\d+,\d*\.?\d+,\d*\.?\d+\])"
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """How the long-tailed set is made of the images; null means the dataset's own value."""
-
-    classes: Annotated[str, Rule("all, or build from the classes that are there", choices=CLASS_CHOICES)] = "all"
-    manifest: Annotated[str | None, Rule("a list of train and test images to use")] = None
-    folder: Annotated[str | None, Rule("the images' folder below data_root, if its name is unusual")] = None
-    law: Annotated[str | None, Rule("how the classes' sizes fall", choices=tuple(LAWS))] = None
-    shape: Annotated[float | None, Rule("shape of the Pareto law", *SHAPES)] = None
-    n_max: Annotated[int | None, Rule("training images of the largest class", 1, _MOST)] = None
-    n_min: Annotated[int | None, Rule("training images of the smallest class", 1, _MOST)] = None
-    rho: Annotated[float | None, Rule("imbalance n_max / n_min, in place of n_min", 1, _MOST)] = None
-    test_per_class: Annotated[int | None, Rule("test images of every class", 1, _MOST)] = None
-    split_seed: Annotated[int | None, Rule("seed of the split", 0, 2**32 - 1)] = None
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
         ),
         quick=config.quick,
         changed=dict(config.changed),
-        notes=tuple(_notes(config, statistics)),
+        notes=(*_notes(config, statistics), *data.notes),
     )
 
 

@@ -28,8 +28,7 @@ class Shared:
 
 def find_data(dataset: str, options: DataConfig, data_root: str) -> LongTailedSet:
     """Finds the images; says what is missing."""
-    values = dict(vars(options))
-    return prepare(dataset, data_root, seed=values.pop("split_seed"), **values)
+    return prepare(dataset, data_root, options)
 
 
 def load_shared(

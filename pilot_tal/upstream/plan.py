@@ -250,9 +250,7 @@ def _data(
         if given:
             raise UserError(f"data.{next(iter(given))} needs one of our datasets (--dataset)")
         return None, DataRecord(args["dataset"], args["dataset"])
-    found = prepare(
-        request.dataset, request.data_root, **{"seed" if k == "split_seed" else k: v for k, v in given.items()}
-    )
+    found = prepare(request.dataset, request.data_root, **given)
     if args["init_cls"] > len(found.class_names):
         raise UserError(f"init_cls must be at most {len(found.class_names)} classes, got {args['init_cls']}")
     if toolbox is LAMDA_PILOT:

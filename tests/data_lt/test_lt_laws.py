@@ -13,6 +13,7 @@ from scipy.stats import ks_2samp
 from data_lt import CARDS, exponential_counts, pareto_counts
 from data_lt.errors import UserError
 from data_lt.laws import SHAPES, quotas, smallest_class
+from data_lt.options import DataOptions
 from data_lt.prepare import make_recipe
 
 
@@ -60,7 +61,7 @@ def test_cifar100_lts_counts_are_those_of_ldams_code(rho, total):
     # Cao et al. 2019 truncate n_max * (1 / rho) ** (class / 99).
     expected = [int(500 * (1 / rho) ** (k / 99)) for k in range(100)]
     card = CARDS["cifar100_lt"]
-    recipe = make_recipe(card, rho=rho)
+    recipe = make_recipe(card, DataOptions(rho=rho))
     assert recipe.quotas(card.classes) == expected and sum(expected) == total
     assert (recipe == make_recipe(card)) == (rho == 100)
 

@@ -9,7 +9,8 @@ from lt_helpers import by_class, cub_files, food101_files, imagenetr_files, make
 
 from data_lt import CARDS, DatasetCard, LongTailedSet, MissingImages, exponential_counts, prepare, read_manifest
 from data_lt.errors import UserError
-from data_lt.prepare import build_manifest, find_pool, make_recipe
+from data_lt.options import DataOptions
+from data_lt.prepare import build_manifest, find_pool
 from data_lt.split import Recipe
 
 
@@ -62,7 +63,7 @@ def test_every_layout_gives_the_shipped_set_and_rebuilds_it(complete, dataset, l
     ends = ["/".join(path.split("/")[-2:]) for path in result.frame.path]
     assert ends == list(shipped.frame().path)
     assert all((result.root / path).is_file() for path in result.frame.path)
-    rebuilt = build_manifest(CARDS[dataset], find_pool(CARDS[dataset], root), make_recipe(CARDS[dataset]))
+    rebuilt = build_manifest(CARDS[dataset], find_pool(CARDS[dataset], root))
     assert rebuilt.text() == shipped.text()
 
 
@@ -80,7 +81,7 @@ def test_files_outside_the_official_list_are_left_out(complete):
     extra.write_bytes(b"")
     try:
         pool = find_pool(CARDS["cub_lt"], root)
-        rebuilt = build_manifest(CARDS["cub_lt"], pool, make_recipe(CARDS["cub_lt"]))
+        rebuilt = build_manifest(CARDS["cub_lt"], pool)
     finally:
         extra.unlink()
     assert rebuilt.checksum == read_manifest("cub_lt").checksum
@@ -223,11 +224,11 @@ def test_spelling_of_letters_does_not_change_the_split(tmp_path):
 def test_an_own_manifest_is_used_as_it_is(tmp_path):
     root = make_folder(tmp_path / "mine", {"a": 30, "b": 25}, b"")
     built = prepare("folder_lt", root, seed=5)
-    manifest = build_manifest(CARDS["folder_lt"], find_pool(CARDS["folder_lt"], root), Recipe(seed=5))
+    manifest = build_manifest(CARDS["folder_lt"], find_pool(CARDS["folder_lt"], root), DataOptions(split_seed=5))
     manifest.write(tmp_path / "m.txt")
     again = prepare("folder_lt", root, manifest=tmp_path / "m.txt")
     assert again.checksum == built.checksum and again.frame.equals(built.frame)
-    with pytest.raises(UserError, match="already fixes the split; leave out seed, n_max"):
+    with pytest.raises(UserError, match="already fixes the split; leave out n_max, split_seed"):
         prepare("folder_lt", root, manifest=tmp_path / "m.txt", seed=5, n_max=3)
     with pytest.raises(UserError, match="is of the dataset folder_lt, not of cub_lt"):
         prepare("cub_lt", few_classes(tmp_path)[0], manifest=tmp_path / "m.txt")
@@ -321,13 +322,78 @@ def test_an_official_image_in_both_parts_is_refused(tmp_path):
         prepare("cub_lt", tmp_path)
 
 
-def test_parts_of_an_own_set_may_share_names(tmp_path):
-    for part, size in (("train", 20), ("test", 8)):
-        make_folder(tmp_path / part, {"a": size, "b": size}, b"")
-    result = prepare("folder_lt", tmp_path)
-    assert result.law["n_max"] == 18 and result.frame.path.is_unique  # 28 images of a class, 10 to test on
-    assert {path.split("/")[0] for path in result.frame.path} == {"train", "test"}
-    assert all((result.root / path).is_file() for path in result.frame.path)
+def own_split(root, train="train", test="test", train_sizes=(20, 6), test_sizes=(8, 3)):
+    """An own dataset in a training and a test folder, whose files share names."""
+    for part, sizes in ((train, train_sizes), (test, test_sizes)):
+        make_folder(root / part, dict(zip("ab", sizes, strict=True)), b"")
+    return root
+
+
+def paths_of(found, split):
+    return set(found.frame.path[found.frame.split == split])
+
+
+def files_in(root, part):
+    return {path.relative_to(root).as_posix() for path in (root / part).rglob("*.jpg")}
+
+
+@pytest.mark.parametrize(("train", "test"), [("train", "test"), ("Train", "VAL"), ("TRAIN", "validation")])
+def test_training_and_test_folders_are_kept(tmp_path, train, test):
+    root = own_split(tmp_path, train, test)
+    found = prepare("folder_lt", root)
+    assert paths_of(found, "train") == files_in(root, train) and paths_of(found, "test") == files_in(root, test)
+    assert (found.law["law"], found.law["test_per_class"], found.law["largest"]) == ("natural", "all", 20)
+    assert found.checksum == prepare("folder_lt", own_split(tmp_path / "same")).checksum
+    assert found.notes == ()
+
+
+def test_the_test_folder_is_preferred_to_val(tmp_path):
+    root = own_split(own_split(tmp_path), "train", "val", test_sizes=(5, 5))
+    assert paths_of(prepare("folder_lt", root), "test") == files_in(root, "test")
+
+
+@pytest.mark.parametrize("options", [{"n_max": 10, "n_min": 2}, {"rho": 3}, {"law": "none"}])
+def test_a_profile_subsamples_the_training_folder_alone(tmp_path, options):
+    root = own_split(tmp_path)
+    found = prepare("folder_lt", root, **options)
+    assert paths_of(found, "train") < files_in(root, "train") and paths_of(found, "test") == files_in(root, "test")
+    some = prepare("folder_lt", root, test_per_class=2, **options)
+    assert len(paths_of(some, "test")) == 4 and paths_of(some, "test") < files_in(root, "test")
+    assert paths_of(some, "train") == paths_of(found, "train")
+
+
+def test_merge_makes_one_pool_of_both_folders_and_says_so(tmp_path, capsys):
+    found = prepare("folder_lt", own_split(tmp_path, train_sizes=(20, 20), test_sizes=(8, 8)), merge=True)
+    assert found.law["n_max"] == 18 and found.frame.path.is_unique  # 28 images per class, 10 to test on
+    assert {path.split("/")[0] for path in paths_of(found, "train")} == {"train", "test"}
+    assert capsys.readouterr().err.splitlines() == list(found.notes) and "merge=true" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [("train/c/1.jpg", "class 'c' has 0 test images"), ("test/c/1.jpg", "class 'c' has no images to train on")],
+)
+def test_a_class_of_one_folder_alone_is_refused(tmp_path, extra, words):
+    write_files(own_split(tmp_path), [extra])
+    with pytest.raises(UserError, match=words):
+        prepare("folder_lt", tmp_path)
+
+
+def test_links_to_one_file_are_refused(tmp_path):
+    root = make_folder(tmp_path / "pool", {"a": 30, "b": 25}, b"")
+    (root / "a/link.jpg").symlink_to("007.jpg")
+    with pytest.raises(UserError, match=r"a/007.jpg and a/link.jpg below .* are the same file"):
+        prepare("folder_lt", root)
+    root = own_split(tmp_path / "split")
+    (root / "test/a/link.jpg").symlink_to(root / "train/b/003.jpg")
+    with pytest.raises(UserError, match=r"test/a/link.jpg and train/b/003.jpg below .* are the same file"):
+        prepare("folder_lt", root)
+
+
+def test_all_test_images_need_a_test_folder(tmp_path):
+    root = make_folder(tmp_path, {"a": 30, "b": 25}, b"")
+    with pytest.raises(UserError, match="test_per_class=all needs a test folder"):
+        prepare("folder_lt", root, test_per_class="all")
 
 
 def test_a_set_that_makes_its_images_keeps_its_official_parts(tmp_path, monkeypatch):

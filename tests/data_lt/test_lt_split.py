@@ -175,7 +175,7 @@ def test_natural_keeps_all_but_the_test_images():
     assert all(set(split.train[k]) | set(split.test[k]) == set(pools[k]) for k in pools)
     assert (split.recipe.n_max, split.recipe.n_min) == (20, 2) and problem_of(split) is None
     assert split.test == split_pools(pools, Recipe(n_max=2, n_min=2)).test  # all laws share their test images
-    with pytest.raises(UserError, match="'b' has no images beside its 12 test images"):
+    with pytest.raises(UserError, match="'b' has no images to train on"):
         split_pools(pools, Recipe("natural", test_per_class=12))
     with pytest.raises(UserError, match="law=natural has no quotas"):
         Recipe("natural").quotas(3)

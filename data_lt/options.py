@@ -1,0 +1,82 @@
+"""The options of a dataset: one dataclass for `prepare`, for the settings of a run and for `pilot-tal build`."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from data_lt.errors import UserError, unknown_name
+from data_lt.laws import LAWS, SHAPES
+
+CLASS_CHOICES = ("all", "present")
+_MOST = 10_000_000
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a setting is for and which values it takes.
+
+    Attributes:
+        help: A few words for `pilot-tal list`.
+        low, high: Bounds of a number, both included; of each number in a list.
+        above, below: Bounds that are themselves excluded.
+        choices: The only texts allowed.
+        pattern: A text must match it as a whole; `help` says what that means.
+        words: Texts allowed in place of a number.
+        unique: No value twice in a list.
+        shortest: Least number of values in a list.
+    """
+
+    help: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    words: tuple[str, ...] = ()
+    unique: bool = False
+    shortest: int = 0
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """How the training and test images are chosen; None means the dataset's own value."""
+
+    classes: Annotated[str, Rule("all, or present: the classes that are on the disk", choices=CLASS_CHOICES)] = "all"
+    manifest: Annotated[str | None, Rule("a manifest of training and test images")] = None
+    folder: Annotated[str | None, Rule("the images' folder below data_root, if its name is unusual")] = None
+    merge: Annotated[bool, Rule("make one pool of train/ and test/ of an own dataset")] = False
+    law: Annotated[str | None, Rule("imbalance profile", choices=tuple(LAWS))] = None
+    shape: Annotated[float | None, Rule("shape of the Pareto profiles", *SHAPES)] = None
+    n_max: Annotated[int | None, Rule("training images of the largest class", 1, _MOST)] = None
+    n_min: Annotated[int | None, Rule("training images of the smallest class", 1, _MOST)] = None
+    rho: Annotated[float | None, Rule("imbalance n_max / n_min, in place of n_min", 1, _MOST)] = None
+    test_per_class: Annotated[
+        int | str | None, Rule("test images of every class, or all", 1, _MOST, words=("all",))
+    ] = None
+    split_seed: Annotated[int | None, Rule("seed of the split", 0, 2**32 - 1)] = None
+
+    @classmethod
+    def of(cls, **values: Any) -> "DataOptions":
+        """The options from values by name; `seed` is another name of `split_seed`."""
+        if "seed" in values:
+            values["split_seed"] = values.pop("seed")
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown_name("dataset option", name, known)
+        return cls(**values)
+
+    def __post_init__(self):
+        if not isinstance(self.merge, bool):
+            raise UserError(f"merge must be true or false, got {self.merge!r}")
+        if self.classes not in CLASS_CHOICES:
+            raise unknown_name("choice of classes", str(self.classes), CLASS_CHOICES)
+        if self.manifest is not None and (given := [name for name in self.given if name not in ("manifest", "folder")]):
+            raise UserError(f"manifest {self.manifest} already fixes the split; leave out {', '.join(given)}")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are not at their defaults."""
+        values = ((field, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return {field.name: value for field, value in values if value != field.default}
