@@ -1,7 +1,7 @@
 """The one frozen ViT every learner shares: it embeds, runs the blocks with what a learner adds, gives features."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -114,17 +114,30 @@ class FrozenViT(nn.Module):
         """The query feature [B, dim] of embedded tokens: CLS after the plain frozen network."""
         return self.run(tokens)[:, 0]
 
+    def features(self, x: Tensor, layers: int = 1, extras: Mapping[int, BlockExtras] | None = None) -> Tensor:
+        """CLS after each of the last `layers` blocks, through the final norm [B, layers, dim]; one forward pass."""
+        if not 1 <= layers <= self.depth:
+            raise UserError(f"layers must be from 1 to {self.depth}, the number of blocks of {self.name}, got {layers}")
+        outputs = self._blocks(self.embed(x), extras or {}, CLS)
+        return self.vit.norm(torch.stack([out[:, 0] for index, out in outputs if index >= self.depth - layers], dim=1))
+
     def run(self, tokens: Tensor, extras: Mapping[int, BlockExtras] | None = None, keep: slice = CLS) -> Tensor:
-        """Runs all blocks and the final norm; gives the output tokens `keep` only.
+        """Runs all blocks and the final norm; returns the output tokens `keep` only.
 
         The last block attends from, and runs its MLP on, the kept tokens alone: the others would be thrown away.
         """
-        extras = extras or {}
+        out = tokens
+        for _, out in self._blocks(tokens, extras or {}, keep):  # noqa: B007 the last one is used
+            pass
+        return self.vit.norm(out)
+
+    def _blocks(self, tokens: Tensor, extras: Mapping[int, BlockExtras], keep: slice) -> Iterator[tuple[int, Tensor]]:
+        """The tokens after each block."""
         tokens = self.vit.norm_pre(tokens)
-        last = self.depth - 1
         for index in range(self.depth):
-            tokens = self._block(index, tokens, extras.get(index, NO_EXTRAS), keep if index == last else None)
-        return self.vit.norm(tokens)
+            last = index == self.depth - 1
+            tokens = self._block(index, tokens, extras.get(index, NO_EXTRAS), keep if last else None)
+            yield index, tokens
 
     def _block(self, index: int, tokens: Tensor, extras: BlockExtras, keep: slice | None) -> Tensor:
         block = self.vit.blocks[index]

@@ -119,3 +119,19 @@ def test_nothing_frozen_gets_a_gradient_and_no_training_mode():
 def test_wrong_image_size_is_one_sentence():
     with pytest.raises(UserError, match=r"takes images \[B, 3, 8, 8\], got \[2, 3, 9, 9\]"):
         tiny_vit().embed(torch.randn(2, 3, 9, 9))
+
+
+def test_features_are_cls_of_the_last_blocks():
+    vit = tiny_vit()
+    x = torch.randn(3, 3, *vit.img_size, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(vit.features(x)[:, 0], vit.query(vit.embed(x)))
+    outputs = []
+    hooks = [block.register_forward_hook(lambda m, a, out: outputs.append(out[:, 0])) for block in vit.vit.blocks]
+    with torch.no_grad():
+        vit.vit.forward_features(x)
+        expected = vit.vit.norm(torch.stack(outputs[-3:], dim=1))
+    for hook in hooks:
+        hook.remove()
+    torch.testing.assert_close(vit.features(x, layers=3), expected)
+    with pytest.raises(UserError, match="layers must be from 1 to"):
+        vit.features(x, layers=vit.depth + 1)
