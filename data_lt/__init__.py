@@ -3,7 +3,7 @@
 from data_lt.cards import CARDS, DatasetCard, register
 from data_lt.laws import LAWS, exponential_counts, pareto_counts
 from data_lt.manifest import Manifest, load_manifest, read_manifest
-from data_lt.prepare import LongTailedSet, MissingImages, prepare
+from data_lt.prepare import LongTailedSet, MissingImages, manifest_from_lists, prepare
 
 __all__ = [
     "CARDS",
@@ -14,6 +14,7 @@ __all__ = [
     "MissingImages",
     "exponential_counts",
     "load_manifest",
+    "manifest_from_lists",
     "pareto_counts",
     "prepare",
     "read_manifest",

@@ -1,4 +1,4 @@
-"""A split as data: a compact text file whose header names the law, the seed, the counts and a checksum.
+"""A split as a text file: its recipe and a checksum, then every class with its training and test images.
 
     pilot-tal manifest 1
     {"dataset": "cub_lt", "law": "profile", …, "checksum": "…"}
@@ -6,12 +6,15 @@
     train<TAB>Black_Footed_Albatross_0037_796120.jpg
     test<TAB>Black_Footed_Albatross_0001_796111.jpg
 
-An entry's path is `class/name`, whatever layout the images have on a disk. The checksum covers all else.
+An image is named by its file name within the class, whatever layout the images have on a disk; with `"paths": true` in
+the header, by its path below the data root. The checksum covers everything else. `seal` writes the header of a file
+that was written or edited by hand.
 """
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from data_lt.cards import CARDS
 from data_lt.errors import UserError, command
 from data_lt.files import given_path, write_text
-from data_lt.split import Recipe, Split, problem_of
+from data_lt.split import ALL, Recipe, Split, problem_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,10 +32,11 @@ MAGIC = "pilot-tal manifest 1"
 
 @dataclass(frozen=True)
 class Manifest:
-    """A split of the dataset `name`."""
+    """A split of the dataset `name`; with `paths`, images are named by their paths below the data root."""
 
     name: str
     split: Split
+    paths: bool = False
 
     @property
     def class_names(self) -> list[str]:
@@ -50,6 +54,7 @@ class Manifest:
         counts = self.counts
         return {
             "dataset": self.name,
+            **({"paths": True} if self.paths else {}),
             **self.split.recipe.header,
             "classes": len(counts),
             "train": sum(counts),
@@ -76,13 +81,15 @@ class Manifest:
         """The entries as a table with the columns `path` (class/name), `label` and `split`."""
         import pandas as pd
 
-        rows = [
-            (f"{name}/{file}", label, kind)
-            for label, name in enumerate(self.class_names)
-            for kind, files in (("train", self.split.train[name]), ("test", self.split.test[name]))
-            for file in files
-        ]
+        labels = {name: label for label, name in enumerate(self.class_names)}
+        rows = [(f if self.paths else f"{name}/{f}", labels[name], side) for name, side, f in self.rows()]
         return pd.DataFrame(rows, columns=["path", "label", "split"])
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """(class, `train` or `test`, image) for every image, by class."""
+        for name in self.class_names:
+            for side, files in (("train", self.split.train), ("test", self.split.test)):
+                yield from ((name, side, file) for file in files[name])
 
     def _body(self) -> str:
         lines = []
@@ -96,6 +103,64 @@ class Manifest:
 def read_manifest(source: str | Path) -> Manifest:
     """Reads the shipped manifest of a dataset name, or a manifest file; one that was edited is refused."""
     path = _manifest_path(source)
+    header, body, text = _read(path)
+    anew, problem = "build it anew", None
+    try:
+        name = header["dataset"].strip()
+        anew += f" with {command('build', name)}" if name in CARDS else ""
+        manifest = _parse(header, body)
+        if manifest.text() != text:  # checksum and all
+            problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
+        else:
+            problem = problem_of(manifest.split, manifest.paths)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        problem = "its lines cannot be read"
+    if problem is None:
+        return manifest
+    check = command("build", "--check", path)
+    raise UserError(f"the manifest {path} was edited or damaged: {problem}; {anew}, or accept the edit with {check}")
+
+
+def seal(source: str | Path) -> Manifest:
+    """Accepts a manifest that was written or edited by hand: checks its lines and writes its header.
+
+    The header needs `dataset` and, for paths below the data root, `paths`; a class line needs no number. A recipe that
+    the images no longer follow becomes `natural`.
+
+    Raises:
+        UserError: a line that cannot be read, or entries that contradict each other.
+    """
+    path = given_path(source, "--check")
+    header, body, text = _read(path)
+    name = header.get("dataset")
+    if not isinstance(name, str) or name not in CARDS:
+        raise UserError(f"{path}: the header's dataset must be one of {', '.join(CARDS)}, got {str(name)[:60]!r}")
+    try:
+        manifest = _parse({**header, "n_max": 1, **Recipe(n_min=1, n_max=1).header}, body)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+    split = manifest.split
+    tests = {len(files) for files in split.test.values()}
+    pool = {k: max(split.pool[k], len(split.train[k]) + len(split.test[k])) for k in split.train}
+    counts = manifest.counts
+    natural = Recipe("natural", n_max=max(1, *counts), n_min=max(1, min(counts)), test_per_class=ALL)
+    if len(tests) == 1 and min(tests):
+        natural = replace(natural, test_per_class=min(tests))
+    sealed = replace(manifest, split=replace(split, pool=pool, recipe=natural))
+    if problem := problem_of(sealed.split, sealed.paths):
+        raise UserError(f"{path}: {problem}")
+    try:  # the recipe that the header names, where the images still follow it
+        kept = replace(sealed.split, recipe=_recipe(header))
+        sealed = replace(sealed, split=kept) if problem_of(kept, sealed.paths) is None else sealed
+    except (ValueError, KeyError, TypeError):
+        pass
+    if sealed.text() != text:
+        sealed.write(path)
+    return sealed
+
+
+def _read(path: Path) -> tuple[dict[str, Any], str, str]:
+    """Header, body and whole text of a manifest file."""
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
@@ -106,22 +171,14 @@ def read_manifest(source: str | Path) -> Manifest:
     magic, _, rest = text.partition("\n")
     if magic != MAGIC:
         raise UserError(f"{path} is not a manifest: its first line must be {MAGIC!r}, got {magic[:20]!r}")
-    anew, problem = "build it anew", None
+    first, _, body = rest.partition("\n")
     try:
-        header, _, body = rest.partition("\n")
-        header = json.loads(header)
-        name = header["dataset"].strip()
-        anew += f" with {command('build', name)}" if name in CARDS else ""
-        manifest = Manifest(name, _parse(header, body))
-        if manifest.text() != text:  # checksum and all
-            problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
-        else:
-            problem = problem_of(manifest.split)
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        problem = "its lines cannot be read"
-    if problem is None:
-        return manifest
-    raise UserError(f"the manifest {path} was edited or damaged: {problem}; {anew}")
+        header = json.loads(first)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise UserError(f"the manifest {path} cannot be read: its second line must be a JSON object")
+    return header, body, text
 
 
 def load_manifest(source: str | Path) -> "pd.DataFrame":
@@ -154,15 +211,24 @@ def _checksum(header: dict[str, Any], body: str) -> str:
     return hashlib.sha256(f"{canonical}\n{body}".encode()).hexdigest()
 
 
-def _parse(header: dict[str, Any], body: str) -> Split:
-    recipe = Recipe(**{field.name: header[field.name] for field in fields(Recipe) if field.name != "rho"})
-    split = Split(recipe=recipe, train={}, test={}, pool={})
-    name = ""
-    for line in body.rstrip("\n").split("\n"):
+def _recipe(header: dict[str, Any]) -> Recipe:
+    return Recipe(**{field.name: header[field.name] for field in fields(Recipe) if field.name != "rho"})
+
+
+def _parse(header: dict[str, Any], body: str) -> Manifest:
+    split = Split(recipe=_recipe(header), train={}, test={}, pool={})
+    name = None
+    for number, line in enumerate(body.rstrip("\n").split("\n"), start=3):
         kind, _, rest = line.partition("\t")
         if kind == "class":
-            name, _, size = rest.rpartition("\t")
+            name, _, size = rest.rpartition("\t") if "\t" in rest else (rest, "", "0")
+            if name in split.pool or not (size.isascii() and size.isdecimal()):
+                raise ValueError(
+                    f"line {number} must be class, a name that occurs once and a number, with tabs between"
+                )
             split.pool[name], split.train[name], split.test[name] = int(size), [], []
+        elif name is None or kind not in ("train", "test"):
+            raise ValueError(f"line {number} must be class, train or test, a tab and a name; a class comes first")
         else:
             {"train": split.train, "test": split.test}[kind][name].append(rest)
-    return split
+    return Manifest(header["dataset"].strip(), split, header.get("paths") is True)

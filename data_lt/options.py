@@ -1,13 +1,14 @@
 """The options of a dataset: one dataclass for `prepare`, for the settings of a run and for `pilot-tal build`."""
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from data_lt.errors import UserError, unknown_name
 from data_lt.laws import LAWS, SHAPES
 
-CLASS_CHOICES = ("all", "present")
+_NAME = re.compile(r"[^\W_][\w .()+-]{0,39}")
 _MOST = 10_000_000
 
 
@@ -42,9 +43,16 @@ class Rule:
 class DataOptions:
     """How the training and test images are chosen; None means the dataset's own value."""
 
-    classes: Annotated[str, Rule("all, or present: the classes that are on the disk", choices=CLASS_CHOICES)] = "all"
+    classes: Annotated[
+        tuple[str, ...],
+        Rule("all, present (those on the disk), a number (the first by name), names, or a file of names", shortest=1),
+    ] = ("all",)
+    name: Annotated[str | None, Rule("name of an own dataset in runs, tables and plots")] = None
     manifest: Annotated[str | None, Rule("a manifest of training and test images")] = None
     folder: Annotated[str | None, Rule("the images' folder below data_root, if its name is unusual")] = None
+    train_list: Annotated[str | None, Rule("a list of training images: `path label`, `path`, CSV or TSV")] = None
+    test_list: Annotated[str | None, Rule("a list of test images, with train_list")] = None
+    class_names: Annotated[str | None, Rule("a file of class names for the numbers in the lists")] = None
     merge: Annotated[bool, Rule("make one pool of train/ and test/ of an own dataset")] = False
     law: Annotated[str | None, Rule("imbalance profile", choices=tuple(LAWS))] = None
     shape: Annotated[float | None, Rule("shape of the Pareto profiles", *SHAPES)] = None
@@ -70,9 +78,21 @@ class DataOptions:
     def __post_init__(self):
         if not isinstance(self.merge, bool):
             raise UserError(f"merge must be true or false, got {self.merge!r}")
-        if self.classes not in CLASS_CHOICES:
-            raise unknown_name("choice of classes", str(self.classes), CLASS_CHOICES)
-        if self.manifest is not None and (given := [name for name in self.given if name not in ("manifest", "folder")]):
+        classes = self.classes if isinstance(self.classes, list | tuple) else (self.classes,)
+        object.__setattr__(self, "classes", tuple(str(name).strip() for name in classes))
+        if not all(self.classes):
+            raise UserError("classes is empty; write all, present, a number, names, or a file of names")
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise UserError(
+                f"name must be letters, digits, spaces and _ . ( ) + - (at most 40), got {str(self.name)[:60]!r}"
+            )
+        if self.train_list is None and (more := {"test_list", "class_names"} & self.given.keys()):
+            raise UserError(f"{min(more)} needs train_list; give both")
+        if self.merge and self.train_list is not None:
+            raise UserError("merge makes one pool of train/ and test/, but the lists fix the split; leave merge out")
+        if self.manifest is not None and (
+            given := [name for name in self.given if name not in ("manifest", "folder", "name")]
+        ):
             raise UserError(f"manifest {self.manifest} already fixes the split; leave out {', '.join(given)}")
 
     @property

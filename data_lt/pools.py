@@ -46,6 +46,7 @@ class Pool:
 
     layout: Layout
     files: dict[str, dict[str, str]]
+    lists: tuple[dict[str, list[str]], dict[str, list[str]]] | None = None  # names to train and to test on, from lists
 
 
 def find_layout(
@@ -174,9 +175,10 @@ def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: s
     return links
 
 
-def keeps_split(card: DatasetCard, layout: Layout, merge: bool) -> bool:
-    """Whether the training and test folders decide which images are trained and tested on."""
-    return layout.is_split and (card.official_split or (card.classes is None and not merge))
+def keeps_split(card: DatasetCard, pool: Pool, merge: bool) -> bool:
+    """Whether lists or folders decide which images are trained and tested on."""
+    own = card.official_split or (card.classes is None and not merge)
+    return pool.lists is not None or (pool.layout.is_split and own)
 
 
 def official_pools(
@@ -187,9 +189,11 @@ def official_pools(
     Raises:
         UserError: a list is missing where it is needed, or names files that are not there.
     """
+    if pool.lists is not None:
+        return pool.lists
     base = pool.layout.root
     homes = [base, base.parent] if base.name == "images" else [base]
-    if keeps_split(card, pool.layout, merge):
+    if keeps_split(card, pool, merge):
         train, test = (
             {
                 k: [name for name, path in files.items() if path.startswith(f"{part}/")]

@@ -1,23 +1,27 @@
 """The long-tailed set a run trains on: the manifest's entries, found on this disk."""
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_lt.cards import CARDS, DatasetCard
-from data_lt.errors import UserError, command
+from data_lt.errors import UserError, command, nearest
 from data_lt.files import given_path
 from data_lt.laws import PARETO
+from data_lt.lists import pool_from_lists, read_names
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.options import DataOptions
-from data_lt.pools import Pool, find_layout, keeps_split, official_pools, scan, shortened
+from data_lt.pools import Layout, Pool, find_layout, keeps_split, official_pools, scan, shortened
 from data_lt.progress import announce
 from data_lt.split import ALL, Recipe, split_pools
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OWN = "folder_lt"
+EVERY, PRESENT = ("all",), ("present",)
 PROFILE_OPTIONS = ("law", "shape", "n_max", "n_min", "rho")
 
 
@@ -45,6 +49,10 @@ class LongTailedSet:
     law: dict[str, Any]
     card: DatasetCard
     notes: tuple[str, ...] = ()
+    title: str = ""  # in tables and plots; the card's where it is empty
+
+    def __post_init__(self):
+        object.__setattr__(self, "title", self.title or self.card.title)
 
 
 def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = None, **given: Any) -> LongTailedSet:
@@ -62,19 +70,39 @@ def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = N
     card = CARDS[dataset]
     options = DataOptions.of(**given) if options is None else options
     make_recipe(card, options)  # refuses what cannot go together before any image is looked for
-    pool = find_pool(card, data_root, options.folder)
+    chosen = None
     if options.manifest is not None:
         chosen = read_manifest(options.manifest)
         if chosen.name != dataset:
             raise UserError(f"manifest {options.manifest} is of the dataset {chosen.name}, not of {dataset}")
     elif is_shipped(card, options):
         chosen = read_manifest(card.name)
-    else:
-        chosen = build_manifest(card, pool, options, data_root)
+    pool = find_pool(card, data_root, options, chosen)
     notes = notes_on(card, pool, options)
     for note in notes:
         announce(note)
-    return locate(chosen, card, pool, data_root, notes)
+    found = locate(chosen or build_manifest(card, pool, options, data_root), card, pool, data_root)
+    return dataclasses.replace(found, notes=notes, **_named(card, pool, options))
+
+
+def manifest_from_lists(
+    train_list: str | Path,
+    test_list: str | Path | None,
+    data_root: str | Path,
+    dataset: str = OWN,
+    **given: Any,
+) -> Manifest:
+    """The manifest of the images that lists name, relative to `data_root`; `given` are further dataset options."""
+    options = DataOptions.of(train_list=train_list, test_list=test_list, **given)
+    card = CARDS[dataset]
+    return build_manifest(card, find_pool(card, data_root, options), options, data_root)
+
+
+def _named(card: DatasetCard, pool: Pool, options: DataOptions) -> dict[str, Any]:
+    """The name of an own dataset: as asked for, or in tables and plots that of its folder."""
+    if options.name is None:
+        return {"title": pool.layout.root.resolve().name or card.title} if card.name == OWN else {}
+    return {"name": re.sub(r"\W+", "_", options.name.lower()).strip("_"), "title": options.name}
 
 
 def notes_on(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, ...]:
@@ -95,12 +123,14 @@ def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bo
             or the card ask for an imbalance profile.
     """
     options = options or DataOptions()
+    if options.name is not None and (card.classes is not None or options.name.lower() in CARDS):
+        raise UserError(f"name={options.name} is for an own dataset (folder_lt), and no name of another; leave it out")
     given = {key: getattr(options, key) for key in (*PROFILE_OPTIONS, "test_per_class")}
     given = {key: value for key, value in {**given, "seed": options.split_seed}.items() if value is not None}
     if {"rho", "n_min"} <= given.keys():
         raise UserError("rho = n_max / n_min sets n_min; give one of the two")
     base = Recipe(card.law, card.shape, card.n_max, card.n_min, card.test_per_class, card.seed)
-    if split and card.n_max is None:
+    if split and (card.n_max is None or options.train_list is not None):
         base = dataclasses.replace(base, test_per_class=ALL)
         if not given.keys() & set(PROFILE_OPTIONS):
             base = dataclasses.replace(base, law="natural")
@@ -122,21 +152,35 @@ def known_classes(card: DatasetCard) -> frozenset[str] | None:
 
 def is_shipped(card: DatasetCard, options: DataOptions) -> bool:
     """Whether the manifest that ships with the project is the split asked for."""
-    return card.shipped and options.classes == "all" and make_recipe(card, options) == make_recipe(card)
+    same = options.classes == EVERY and options.train_list is None
+    return card.shipped and same and make_recipe(card, options) == make_recipe(card)
 
 
-def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | None = None) -> Pool:
-    """Lists the dataset's images below the data root, making them first where the card knows how to."""
+def find_pool(
+    card: DatasetCard, data_root: str | Path, options: DataOptions | None = None, manifest: Manifest | None = None
+) -> Pool:
+    """Lists the dataset's images below the data root, making them first where the card knows how to.
+
+    Args:
+        card: The dataset.
+        data_root: The folder of the images or a parent of it.
+        options: Lists, folder and classes are used.
+        manifest: The split that will be looked for; where it holds whole paths, no folder is listed.
+    """
+    options = options or DataOptions()
     data_root = given_path(data_root, "data_root")
-    folder = None if folder is None else given_path(folder, "folder")
+    folder = None if options.folder is None else given_path(options.folder, "folder")
     known = known_classes(card)
-    if card.make is not None and folder is None:
+    listed = options.train_list is not None or (manifest is not None and manifest.paths)
+    if card.make is not None and folder is None and not listed:
         card.make(data_root)
     if not data_root.is_dir():
         problem = "is not a folder" if data_root.exists() else "does not exist"
         raise UserError(
             f"the data root {data_root} {problem}: give the folder that holds the images{_how_to_get(card, data_root)}"
         )
+    if listed:
+        return _listed_pool(card, data_root / (folder or ""), options, manifest)
     layout = find_layout(card, data_root, folder, known)
     if layout is None:
         usual = ", ".join(f"{name}/" for name in card.folders)
@@ -145,7 +189,42 @@ def find_pool(card: DatasetCard, data_root: str | Path, folder: str | Path | Non
             f"no images of {card.title} below {data_root}: looked for images/<class>/, train/<class>/ with "
             f"test/<class>/ (or val/, validation/) and <class>/{places}{_how_to_get(card, data_root)}"
         )
-    return scan(layout, known)
+    return _chosen(card, scan(layout, known), options)
+
+
+def _listed_pool(card: DatasetCard, root: Path, options: DataOptions, manifest: Manifest | None) -> Pool:
+    if options.train_list is not None:
+        return _chosen(card, pool_from_lists(root, options.train_list, options.test_list, options.class_names), options)
+    split = manifest.split if manifest is not None else None
+    names = {k: [*split.train[k], *split.test[k]] for k in split.train} if split is not None else {}
+    return Pool(Layout(root, ("",)), {k: {n: n for n in names[k] if (root / n).is_file()} for k in names})
+
+
+def _chosen(card: DatasetCard, pool: Pool, options: DataOptions) -> Pool:
+    """The pool with the classes that are asked for."""
+    chosen = options.classes
+    if chosen in (EVERY, PRESENT):
+        return pool
+    known = sorted(known_classes(card) or pool.files)
+    if len(chosen) == 1 and chosen[0].isdecimal():
+        if not 1 <= int(chosen[0]) <= len(known):
+            raise UserError(f"classes must be 1 to {len(known)}, the number of classes, got {chosen[0][:20]}")
+        chosen = tuple(known[: int(chosen[0])])
+    elif len(chosen) == 1 and chosen[0] not in known and given_path(chosen[0], "classes").is_file():
+        chosen = tuple(read_names(chosen[0], "classes"))
+    for place, name in enumerate(chosen):
+        if name not in known:
+            guess = f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known: {shortened(known, 3)};"
+            kinds = "classes takes all, present, a number, names, or a file of names"
+            raise UserError(f"unknown class {name[:60]!r}: {guess} {kinds}")
+        if name in chosen[:place]:
+            raise UserError(f"classes has the class {name!r} twice; write it once")
+    if absent := [name for name in chosen if name not in pool.files]:
+        raise UserError(f"class {absent[0]!r} is not below {pool.layout.root}; leave it out or add its images")
+    if pool.lists is not None:
+        train, test = ({k: side[k] for k in chosen if k in side} for side in pool.lists)
+        pool = dataclasses.replace(pool, lists=(train, test))
+    return dataclasses.replace(pool, files={k: pool.files[k] for k in chosen})
 
 
 def build_manifest(
@@ -153,7 +232,7 @@ def build_manifest(
 ) -> Manifest:
     """Builds the split from the images that were found."""
     options = options or DataOptions()
-    if options.classes == "all":
+    if options.classes == EVERY and pool.lists is None:
         absent = sorted((known_classes(card) or set()) - set(pool.files))
         if absent:
             raise _missing_classes(card, pool, absent, data_root, [f"{label}/" for label in absent])
@@ -164,33 +243,29 @@ def build_manifest(
                 f"{_how_to_get(card, data_root).replace('; get them', ' and get them anew')}"
             )
     names, test_names = official_pools(card, pool, options.merge)
-    recipe = make_recipe(card, options, keeps_split(card, pool.layout, options.merge))
-    return Manifest(card.name, split_pools(names, recipe, test_names))
+    recipe = make_recipe(card, options, keeps_split(card, pool, options.merge))
+    return Manifest(card.name, split_pools(names, recipe, test_names), paths=pool.lists is not None)
 
 
-def locate(
-    manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | Path, notes: tuple[str, ...] = ()
-) -> LongTailedSet:
-    """Finds every entry of a manifest among the images on the disk, or says which are missing."""
-    split = manifest.split
-    missing = [
-        f"{label}/{name}"
-        for label in manifest.class_names
-        for name in (*split.train[label], *split.test[label])
-        if name not in pool.files.get(label, ())
-    ]
+def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | Path) -> LongTailedSet:
+    """Finds every entry of a manifest among the images on the disk.
+
+    Raises:
+        MissingImages: some are not there.
+    """
+    rows = list(manifest.rows())
+    missing = [f"{label}/{name}" for label, _, name in rows if name not in pool.files.get(label, ())]
     if missing:
         absent = [label for label in manifest.class_names if label not in pool.files]
         if absent:
             raise _missing_classes(card, pool, absent, data_root, missing)
         raise MissingImages(
-            f"{len(missing):,} of the {manifest.header['train'] + manifest.header['test']:,} images of "
-            f"{card.title} are missing below {pool.layout.root}: {shortened(missing)}"
-            f"{_how_to_get(card, data_root)}",
+            f"{len(missing):,} of the {len(rows):,} images of {card.title} are missing below {pool.layout.root}: "
+            f"{shortened(missing)}{_how_to_get(card, data_root)}",
             missing,
         )
     frame = manifest.frame()
-    frame["path"] = [pool.files[label][name] for label, name in (path.split("/", 1) for path in frame["path"])]
+    frame["path"] = [pool.files[label][name] for label, _, name in rows]
     return LongTailedSet(
         name=manifest.name,
         root=pool.layout.root,
@@ -199,7 +274,6 @@ def locate(
         checksum=manifest.checksum,
         law=manifest.header,
         card=card,
-        notes=notes,
     )
 
 

@@ -122,13 +122,27 @@ def split_pools(
     )
 
 
-def problem_of(split: Split) -> str | None:
-    """What contradicts the recipe, or itself, in a split that was read from a file; None where all is well."""
+def problem_of(split: Split, paths: bool = False) -> str | None:
+    """What contradicts the recipe, or itself, in a split that was read from a file; None if nothing does.
+
+    Args:
+        split: The split.
+        paths: Images are named by paths, which may occur once in all classes together.
+    """
+    sides: dict[str, str] = {}
     for label in sorted(split.train):
         train, test = split.train[label], split.test[label]
         names = [*train, *test]
-        plain = [label, *(name.removeprefix("train/").removeprefix("test/") for name in names)]  # as in `Pool`
-        if (wrong := next(filterfalse(_is_file_name, plain), None)) is not None:
+        if paths:
+            plain = [part for name in names for part in name.split("/")]
+            wrong = next((name for name in names if sides.setdefault(name, label) != label), None)
+            if wrong is not None:
+                return f"the image {wrong[:60]!r} is in the classes {sides[wrong]!r} and {label!r}"
+            wrong = label if not label.strip() or not label.isprintable() else None
+        else:
+            plain = [label, *(name.removeprefix("train/").removeprefix("test/") for name in names)]  # as in `Pool`
+            wrong = None
+        if (wrong := next(filterfalse(_is_file_name, plain), wrong)) is not None:
             return f"{wrong[:60]!r} cannot be the name of a class or an image"
         if not train or not test:
             return f"class {label!r} has no {'test' if train else 'training'} images"

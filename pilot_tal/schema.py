@@ -55,9 +55,9 @@ class Option:
             return None
         if not self.many:
             return self.check(self._scalar(text))
-        if not (text.startswith("[") and text.endswith("]")):
+        if text.startswith("[") != text.endswith("]"):
             raise self._wrong(text)
-        inner = text[1:-1].strip()
+        inner = text.removeprefix("[").removesuffix("]").strip()
         return self.check([self._scalar(part.strip()) for part in inner.split(",")] if inner else [])
 
     def check(self, value: Any) -> Any:

@@ -11,7 +11,7 @@ from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError
 from data_lt.figure import draw_distributions, facts_of
 from data_lt.files import given_path, staged_folder, write_text
-from data_lt.manifest import Manifest, read_manifest
+from data_lt.manifest import Manifest, read_manifest, seal
 from data_lt.options import DataOptions
 from data_lt.pools import Pool, shortened
 from data_lt.prepare import MissingImages, build_manifest, find_pool, is_shipped, locate, make_recipe, notes_on
@@ -48,7 +48,9 @@ def _parsed(given: dict[str, Any]) -> DataOptions:
 
 @_with_dataset_options
 def build(
-    datasets: Annotated[list[str], typer.Argument(help=f"One or more of {', '.join(CARDS)}.", show_default=False)],
+    datasets: Annotated[
+        list[str] | None, typer.Argument(help=f"One or more of {', '.join(CARDS)}.", show_default=False)
+    ] = None,
     data_root: Annotated[
         str, typer.Option(envvar="PILOT_TAL_DATA", help="The folder of the images, or a parent of it.")
     ] = "data",
@@ -56,6 +58,9 @@ def build(
     download: Annotated[bool, typer.Option("--download", help="Fetch the official archive first.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Open every image, to find broken ones.")] = False,
     shipped: Annotated[bool, typer.Option("--shipped", help="Show the shipped manifests; needs no images.")] = False,
+    check: Annotated[
+        str | None, typer.Option(help="Check a manifest that was written or edited by hand, and accept it.")
+    ] = None,
     plugins: Annotated[str, typer.Option(help="Modules or files that register further datasets.")] = "",
     **options: Any,
 ) -> None:
@@ -73,6 +78,13 @@ def build(
       pilot-tal build folder_lt --data-root my/images --n-max 200 --rho 50 --test-per-class 25
     """
     load_plugins(tuple(split_values(plugins)))
+    if check is not None:
+        manifest = seal(check)
+        typer.echo(f"{check}: {facts_of(manifest).train:,} training images; checksum {manifest.checksum[:12]}")
+    if not datasets:
+        if check is None:
+            raise UserError(f"name a dataset: one or more of {', '.join(CARDS)}")
+        return
     root, target, chosen = given_path(data_root, "--data-root"), given_path(out, "--out"), _parsed(options)
     cards = [CARDS[name] for name in dict.fromkeys(datasets)]
     for card in cards:  # wrong options are refused before any work
@@ -86,7 +98,7 @@ def build(
             continue
         if download:
             _download(card, root, chosen.folder)
-        pool = find_pool(card, root, chosen.folder)
+        pool = find_pool(card, root, chosen)
         manifest = _manifest(card, pool, chosen, root, target)
         if verify:
             _verify(manifest, pool)
@@ -100,7 +112,8 @@ def _manifest(card: DatasetCard, pool: Pool, options: DataOptions, root: Path, t
         if is_shipped(card, options):
             locate(read_manifest(card.name), card, pool, root)  # names what a run would lack
         manifest = build_manifest(card, pool, options, root)
-        for note in locate(manifest, card, pool, root, notes_on(card, pool, options)).notes:
+        locate(manifest, card, pool, root)
+        for note in notes_on(card, pool, options):
             typer.echo(note)
         return manifest
     except MissingImages as error:
@@ -114,7 +127,7 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
 
     if card.url is not None and root.is_dir():
         try:
-            pool = find_pool(card, root, folder)
+            pool = find_pool(card, root, DataOptions(folder=folder))
             manifest = read_manifest(card.name) if card.shipped else build_manifest(card, pool)
             locate(manifest, card, pool, root)
         except UserError:

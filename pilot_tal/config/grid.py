@@ -132,7 +132,7 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
     card = CARDS[dataset]
     _refuse_together(card, settings, data)
     of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataConfig)}
-    changed = _changed(values, {**of_card, "classes": "all", "merge": False, **usual})
+    changed = _changed(values, {**of_card, "classes": ("all",), "merge": False, **usual})
     return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed)
 
 
@@ -164,6 +164,8 @@ def _product(given: Mapping[str, str], known: Mapping[str, Option]) -> Iterable[
 
 
 def _values(setting: Option, text: str) -> list[Any]:
+    if setting.many and not text.startswith("["):  # a list: its commas separate no runs
+        return [setting.parse(text)]
     texts = split_values(text)
     return [setting.parse(part) for part in texts] if texts else [setting.parse("")]
 
@@ -200,8 +202,7 @@ def _machine(given: Mapping[str, str]) -> Machine:
     values = {}
     for field in fields(Machine):
         if field.name in given:
-            text, setting = given[field.name], known[field.name]
-            values[field.name] = setting.parse(f"[{text}]" if setting.many and not text.startswith("[") else text)
+            values[field.name] = known[field.name].parse(given[field.name])
     values.setdefault("data_root", os.environ.get("PILOT_TAL_DATA") or "data")
     for key in values.keys() & {"data_root", "output"}:
         values[key] = str(given_path(values[key], key))

@@ -39,7 +39,7 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
         ),
         loss=LossRecord(loss.name, title, dict(loss.options)),
         seed=config.seed,
-        data=DataRecord(config.dataset, data.card.title, data.checksum, data.law),
+        data=DataRecord(data.name, data.title, data.checksum, data.law),
         backbone=BackboneRecord(
             settings.backbone, file_fingerprint(settings.weights), settings.img_size, settings.precision
         ),

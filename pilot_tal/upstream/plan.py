@@ -265,7 +265,7 @@ def _data(
         for part in [found.frame[found.frame["split"] == split]]
     }
     root = str(Path(found.root).resolve())
-    record = DataRecord(request.dataset, found.card.title, found.checksum, found.law)
+    record = DataRecord(found.name, found.title, found.checksum, found.law)
     return Data(root, alias, template, list(found.class_names), **splits), record
 
 

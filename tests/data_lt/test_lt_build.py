@@ -9,6 +9,7 @@ from helpers.cli import ask
 from lt_helpers import by_class, cub_files, food101_files, imagenetr_files, jpeg, make_folder, write_files
 from PIL import Image
 
+import data_lt
 from data_lt import CARDS, load_manifest, read_manifest
 from data_lt.errors import UserError
 from data_lt.progress import progress
@@ -171,7 +172,14 @@ def test_download_from_the_command_line(tmp_path, monkeypatch):
         (["cub_tl"], "did you mean 'cub_lt'"),
         (["cub_lt"], "data root data does not exist"),
         (["cub_lt", "--law", "zipf"], "law must be one of .*'zipf'"),
-        (["cub_lt", "--classes", "few"], "classes must be one of .*'few'"),
+        (["cub_lt", "--classes", ","], "classes is empty"),
+        (["cub_lt", "--name", "mine"], "name=mine is for an own dataset"),
+        (["folder_lt", "--name", "cub_lt"], "no name of another"),
+        (["folder_lt", "--name", "../x"], "name must be letters"),
+        (["folder_lt", "--test-list", "x.txt"], "test_list needs train_list"),
+        (["folder_lt", "--train-list", "x.txt", "--merge"], "leave merge out"),
+        (["--check", "none.txt"], "cannot read the manifest none.txt"),
+        ([], "name a dataset"),
         (["cub_lt", "--shipped", "--seed", "1"], "--shipped shows the shipped manifest"),
         (["folder_lt", "--shipped"], "--shipped shows the shipped manifest"),
         (["cub_lt", "--seed", "-1"], "seed must be"),
@@ -229,3 +237,20 @@ def test_progress_speaks_in_plain_lines_where_there_is_no_terminal(capsys, monke
         advance(1)
         advance(2)
     assert capsys.readouterr().err == "opening: 1 (25 %)\nopening: 3 (75 %)\n"
+
+
+def test_lists_are_built_and_an_edited_manifest_is_accepted_after_a_check(tmp_path):
+    make_folder(tmp_path / "data", {"a": 5, "b": 3})
+    (tmp_path / "train.txt").write_text("a/000.jpg 0\na/001.jpg 0\nb/000.jpg 1\n")
+    (tmp_path / "test.txt").write_text("a/004.jpg 0\nb/002.jpg 1\n")
+    lists = ("--train-list", tmp_path / "train.txt", "--test-list", tmp_path / "test.txt")
+    build("folder_lt", "--data-root", tmp_path / "data", *lists, "--out", tmp_path / "out")
+    path = tmp_path / "out/folder_lt.txt"
+    assert read_manifest(path).split.train == {"a": ["a/000.jpg", "a/001.jpg"], "b": ["b/000.jpg"]}
+    path.write_text(path.read_text() + "train\tb/001.jpg\n")
+    with pytest.raises(UserError, match=r"edited or damaged.*--check"):
+        read_manifest(path)
+    assert "4 training images" in build("--check", path)
+    found = data_lt.prepare("folder_lt", tmp_path / "data", manifest=path)
+    assert found.law["law"] == "natural" and found.law["train"] == 4
+    assert set(found.frame.path[found.frame.split == "test"]) == {"a/004.jpg", "b/002.jpg"}

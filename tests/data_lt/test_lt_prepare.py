@@ -163,7 +163,7 @@ def test_present_classes_follow_the_law_of_as_many_classes(tmp_path):
         prepare("cub_lt", root)
     with pytest.raises(MissingImages, match="195 of the 200 classes"):
         prepare("cub_lt", root, seed=3)
-    with pytest.raises(UserError, match=r"unknown choice of classes 'some'.*all, present"):
+    with pytest.raises(UserError, match=r"unknown class 'some'.*all, present, a number"):
         prepare("cub_lt", root, classes="some")
 
 
@@ -388,6 +388,29 @@ def test_links_to_one_file_are_refused(tmp_path):
     (root / "test/a/link.jpg").symlink_to(root / "train/b/003.jpg")
     with pytest.raises(UserError, match=r"test/a/link.jpg and train/b/003.jpg below .* are the same file"):
         prepare("folder_lt", root)
+
+
+def test_classes_are_chosen_by_number_names_and_file(tmp_path):
+    root = make_folder(tmp_path / "mine", dict.fromkeys(("ant", "bee", "cat", "dog"), 15), b"")
+    (tmp_path / "names.txt").write_text("dog\n\nbee\n")
+    chosen = {2: ["ant", "bee"], ("dog", "cat"): ["cat", "dog"], str(tmp_path / "names.txt"): ["bee", "dog"]}
+    for classes, names in chosen.items():
+        assert prepare("folder_lt", root, classes=classes).class_names == names
+    wrong = {5: "1 to 4", ("dgo", "cat"): "did you mean 'dog'", ("cat", "cat"): "'cat' twice", "0": "1 to 4"}
+    for classes, words in wrong.items():
+        with pytest.raises(UserError, match=words):
+            prepare("folder_lt", root, classes=classes)
+    root, names = few_classes(tmp_path)
+    assert prepare("cub_lt", root, classes=sorted(names)[:2]).class_names == sorted(names)[:2]
+    with pytest.raises(UserError, match="is not below"):
+        prepare("cub_lt", root, classes=200)
+
+
+def test_an_own_dataset_is_named_after_its_folder_or_as_asked(tmp_path):
+    root = make_folder(tmp_path / "My pets", {"a": 15, "b": 15}, b"")
+    found, named = prepare("folder_lt", root), prepare("folder_lt", root, name="Pets (mine)")
+    assert (found.name, found.title) == ("folder_lt", "My pets")
+    assert (named.name, named.title) == ("pets_mine", "Pets (mine)") and named.checksum == found.checksum
 
 
 def test_all_test_images_need_a_test_folder(tmp_path):
