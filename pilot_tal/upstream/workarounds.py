@@ -184,6 +184,8 @@ def other_vit(context: Context) -> None:
 
 
 def _reshaped(build: Callable, shape: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    if "tuning_config" in kwargs and "embed_dim" in shape:  # the width of the adapters
+        kwargs["tuning_config"].d_model = shape["embed_dim"]
     return build(*args, **{**kwargs, **shape})
 
 
@@ -212,12 +214,42 @@ def fecam_inverse(context: Context) -> None:
     context.patches.set(torch.linalg, "pinv", inverse)
 
 
+@_register(BEFORE, lambda c: "embed_dim" in c.job.vit and c.name == "mos")
+def mos_width(context: Context) -> None:
+    """MOS splits the weights of its ViT's attention at a width of 768; they are split at the width of this trial."""
+    import timm
+
+    original = timm.create_model
+
+    def create(*args: Any, **kwargs: Any) -> Any:
+        model = original(*args, **kwargs)
+        state = model.state_dict
+        model.state_dict = lambda *a, **k: _split_attention(state(*a, **k))
+        return model
+
+    context.patches.set(timm, "create_model", create)
+
+
+def _split_attention(state: dict[str, Any]) -> dict[str, Any]:
+    """A ViT's tensors with queries, keys and values apart."""
+    split: dict[str, Any] = {}
+    for name, tensor in state.items():
+        parts = zip("qkv", tensor.chunk(3), strict=True) if ".qkv." in name else [("", tensor)]
+        split |= {name.replace("qkv", f"{letter}_proj") if letter else name: part for letter, part in parts}
+    return split
+
+
 @_register(ON_LEARNER, lambda c: "embed_dim" in c.job.vit)
 def other_width(context: Context, learner: Any) -> None:
-    """some networks say that their ViT gives 768 features, whatever it gives; they are told its width."""
-    backbone = getattr(learner._network, "backbone", None)
+    """some networks assume a ViT of width 768; they get the width of this trial."""
+    network, width = learner._network, context.job.vit["embed_dim"]
+    backbone = getattr(network, "backbone", None)
     if getattr(backbone, "out_dim", None) == VIT_WIDTH:
-        context.patches.set(backbone, "out_dim", context.job.vit["embed_dim"])
+        context.patches.set(backbone, "out_dim", width)
+    if context.name == "coda_prompt":
+        prompt = network.prompt
+        network.fc = type(network.fc)(width, network.fc.out_features)
+        network.prompt = type(prompt)(width, prompt.n_tasks, context.job.args["prompt_param"], key_dim=width)
 
 
 @_register(ON_LEARNER, lambda c: c.job.args["init_cls"] < TOP_K)

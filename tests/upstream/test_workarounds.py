@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import pilot_tal._torchvision  # noqa: F401
 from data_lt.errors import UserError
@@ -348,3 +349,23 @@ def test_images_of_any_size_fit_the_sources_transforms():
     source.download_data()
     assert source.train_data.tolist() == ["/images/x/1.png", "/images/y/2.png"]
     assert source.train_targets.tolist() == [0, 1] and source.class_order == [0, 1]
+
+
+def test_coda_prompt_takes_a_vit_of_another_width():
+    class Prompt(nn.Module):
+        def __init__(self, width, n_tasks, param, key_dim=768):
+            super().__init__()
+            self.built, self.n_tasks = (width, n_tasks, param, key_dim), n_tasks
+
+    network = SimpleNamespace(backbone=None, fc=nn.Linear(768, 6), prompt=Prompt(768, 3, None))
+    made = context(LAMDA_PILOT, "coda_prompt", args={"prompt_param": [6, 4, 0.0]}, vit={"embed_dim": 8})
+    workarounds.other_width(made, SimpleNamespace(_network=network))
+    assert network.fc.weight.shape == (6, 8)
+    assert network.prompt.built == (8, 3, [6, 4, 0.0], 8)
+
+
+def test_mos_splits_attention_at_the_width_of_the_vit():
+    state = {"blocks.0.attn.qkv.weight": torch.arange(24.0).view(12, 2), "norm.bias": torch.ones(4)}
+    split = workarounds._split_attention(state)
+    assert list(split) == [f"blocks.0.attn.{letter}_proj.weight" for letter in "qkv"] + ["norm.bias"]
+    assert torch.equal(torch.cat(list(split.values())[:3]), state["blocks.0.attn.qkv.weight"])
