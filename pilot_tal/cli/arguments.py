@@ -1,5 +1,7 @@
 """The arguments that `run` and `compare` share, and the plan of a dry run."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -23,7 +25,17 @@ Settings = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved plan and the time it takes, and stop.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Send the whole pipeline through a few steps.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Smoke test: a few steps of everything.")]
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a training with a message and status 130 or 143."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        typer.echo("stopped; the same command resumes after the last finished task", err=True)
+        raise (typer.Exit(130) if isinstance(stop, KeyboardInterrupt) else stop) from None
 
 
 def show_plan(plan: "Plan") -> None:

@@ -1,11 +1,14 @@
 """`pilot-tal compare`: losses side by side on the same seeds, and the report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pilot_tal.cli.arguments import Dataset, DryRun, Method, Quick, Settings
+
+if TYPE_CHECKING:
+    from pilot_tal.engine.launch import Outcome
 
 Commands = Annotated[bool, typer.Option("--commands", help="Print one `pilot-tal run` for each run, and stop.")]
 Slurm = Annotated[
@@ -29,17 +32,17 @@ def compare(
 ) -> None:
     """Train METHOD on DATASET with each loss on each seed (default ce and tal, seeds 1993 to 1995) and report.
 
-    Wherever one value stands, a list may: methods, datasets, any setting. The runs go to all cores or GPUs of this
-    machine (jobs=, gpus=), or to SLURM. Started again, broken runs go on after their last finished task, and finished
-    ones are left alone.
+    Methods, datasets and any setting accept a comma-separated list. The runs use all cores or GPUs of this machine
+    (jobs=, gpus=), or SLURM. Interrupted runs resume after their last finished task; finished ones are not trained
+    again.
 
     Example: pilot-tal compare l2p demo_lt
 
     Example: pilot-tal compare l2p,lae cub_lt,food101_lt tasks=5,10 losses=ce,tal tal.lam=0.9,0.99 jobs=4
     """
-    from pilot_tal.cli.arguments import show_plan
+    from pilot_tal import api
+    from pilot_tal.cli.arguments import show_plan, stoppable
     from pilot_tal.config.grid import make_plan
-    from pilot_tal.engine.launch import conclude, launch
     from pilot_tal.engine.launch_cells import Cells, anywhere, command_line, run_arguments
 
     given = settings or []
@@ -53,17 +56,18 @@ def compare(
         from pilot_tal.engine.launch_slurm import submit
 
         report = _report_folder(method, dataset, [cell.path for cell in Cells(plan).all()])
-        submit(plan, for_slurm, report, dry_run)
+        submit(plan, for_slurm, report, api.write_slurm_report, typer.echo, dry_run)
         return
     if dry_run:
         show_plan(plan)
         return
-    outcome = launch(plan)
+    with stoppable():
+        outcome = api.launch(plan)
     failed = {cell.path for cell in outcome.failed}
     _write_report(
         [path for path in outcome.paths if path not in failed], _report_folder(method, dataset, outcome.paths)
     )
-    conclude(outcome)
+    _name_failures(outcome)
 
 
 SLURM = "slurm."
@@ -80,6 +84,21 @@ def mark_slurm(arguments: list[str]) -> list[str]:
             argument = SLURM + argument
         marked.append(argument)
     return marked
+
+
+def _name_failures(outcome: "Outcome") -> None:
+    """Lists the failed runs with the command that repeats each, and exits with status 1."""
+    from pilot_tal.engine.launch_cells import command_line, run_arguments
+    from pilot_tal.record.run_dir import LOG
+
+    plan = outcome.plan
+    if not outcome.failed:
+        return
+    typer.echo(f"{len(outcome.failed)} of {len(plan.runs)} runs failed:", err=True)
+    for cell in outcome.failed:
+        again = command_line(*run_arguments(cell.config, plan.machine, plan.plugins))
+        typer.echo(f"  {cell.label}: {cell.failure}\n    log: {cell.path / LOG}\n    again: {again}", err=True)
+    raise typer.Exit(1)
 
 
 def _report_folder(method: str, dataset: str, paths: list[Path]) -> Path:

@@ -1,4 +1,4 @@
-"""`pilot-tal run`: one cell of a comparison."""
+"""`pilot-tal run`: one run."""
 
 import typer
 
@@ -10,22 +10,19 @@ def run(
 ) -> None:
     """Train METHOD on DATASET once: one loss (default tal), one seed (default 1993).
 
-    Started again, a broken run goes on after its last finished task, and a finished one is left alone.
+    An interrupted run resumes after its last finished task; a finished one is not trained again.
 
     Example: pilot-tal run l2p demo_lt loss=tal seed=1993
     """
-    from data_lt.errors import UserError
-    from pilot_tal.cli.arguments import show_plan
-    from pilot_tal.config.grid import make_plan
-    from pilot_tal.engine.launch import launch
+    from pilot_tal import api
+    from pilot_tal.cli.arguments import show_plan, stoppable
     from pilot_tal.results.summary import print_summary
 
-    plan = make_plan(method, dataset, settings or (), quick, losses=("tal",), seeds=(1993,))
-    if len(plan.runs) != 1:
-        raise UserError(f"run takes one value of each setting, got {len(plan.runs)} runs; use compare")
+    plan = api.run_config(method, dataset, settings or (), quick)
     if dry_run:
         show_plan(plan)
         return
-    paths = launch(plan).paths
+    with stoppable():
+        paths = api.launch(plan).paths
     print_summary(paths)
     typer.echo(f"results: {paths[0]}")

@@ -1,4 +1,4 @@
-"""The runs of a plan: one alone in this process, several in processes of their own, on the cores or GPUs there are."""
+"""Launches the runs of a plan: one in this process, several in worker processes on all cores or GPUs."""
 
 import os
 from collections.abc import Sequence
@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import typer
 
 from data_lt.errors import UserError
 from pilot_tal.config.settings import Machine, Plan
-from pilot_tal.engine.launch_cells import Cell, Cells, command_line, run_arguments
+from pilot_tal.engine.callbacks import Callback
+from pilot_tal.engine.launch_cells import Cell, Cells
 from pilot_tal.engine.launch_workers import Workers, can_fork
-from pilot_tal.engine.progress import Display
+from pilot_tal.engine.progress import Display, DisplayLine
 from pilot_tal.engine.room import evaluation_bytes, training_bytes
 from pilot_tal.engine.shared import MOST_WORKERS, choose_device, cores
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.record.lock import forget_dead
 from pilot_tal.record.plans import note_plan
-from pilot_tal.record.run_dir import LOG, is_finished, remove_leftovers
+from pilot_tal.record.run_dir import is_finished, remove_leftovers
 from pilot_tal.stream.memory import free_memory
 
 MEMORY_SHARE = 0.8  # of the free memory that workers may plan with
@@ -34,12 +34,18 @@ class Outcome:
     failed: list[Cell]
 
 
-def launch(plan: Plan) -> Outcome:
-    """Runs what is not finished yet.
+def launch(plan: Plan, display: Display | None = None, callbacks: Sequence[Callback] = ()) -> Outcome:
+    """Trains the runs that are not finished yet.
+
+    Args:
+        plan: The runs.
+        display: Where progress is shown; None: nowhere.
+        callbacks: Called in the process that trains a run.
 
     Raises:
         UserError: bad input, before anything starts; or, if the plan is of one run, what made it fail.
     """
+    display = display or Display()
     gpus = find_gpus(plan.machine)
     plan = replace(plan, machine=replace(plan.machine, threads=find_threads(plan)))
     # A worker sees its own GPU alone, as the first.
@@ -51,29 +57,13 @@ def launch(plan: Plan) -> Outcome:
     if len(every) > 1:
         note_plan(Path(plan.machine.output), (cell.path.name for cell in every))
     if len(todo) < len(every):
-        typer.echo(f"{len(every) - len(todo)} of {len(every)} runs are done already", err=True)
+        display.say(f"{len(every) - len(todo)} of {len(every)} runs are done already")
     failed: list[Cell] = []
-    try:
-        if todo and len(every) == 1:
-            _run_here(cells, todo[0], gpus)
-        elif todo:
-            failed = _run_workers(cells, todo, gpus)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        typer.echo("stopped; the same command goes on after the last finished task", err=True)
-        raise (typer.Exit(130) if isinstance(stop, KeyboardInterrupt) else stop) from None
+    if todo and len(every) == 1:
+        _run_here(cells, todo[0], gpus, display, callbacks)
+    elif todo:
+        failed = _run_workers(cells, todo, gpus, display, callbacks)
     return Outcome(plan, [cell.path for cell in every], failed)
-
-
-def conclude(outcome: Outcome) -> None:
-    """Names the failures together, with the way to repeat each; then the exit status is 1."""
-    plan = outcome.plan
-    if not outcome.failed:
-        return
-    typer.echo(f"{len(outcome.failed)} of {len(plan.runs)} runs failed:", err=True)
-    for cell in outcome.failed:
-        again = command_line(*run_arguments(cell.config, plan.machine, plan.plugins))
-        typer.echo(f"  {cell.label}: {cell.failure}\n    log: {cell.path / LOG}\n    again: {again}", err=True)
-    raise typer.Exit(1)
 
 
 def _is_done(cell: Cell) -> bool:
@@ -94,27 +84,42 @@ def check_output(output: Path) -> None:
         raise UserError(f"cannot write to {output}: no permission")
 
 
-def _run_here(cells: Cells, cell: Cell, gpus: Sequence[str]) -> None:
-    """A run alone, with all cores unless told otherwise."""
+def _run_here(cells: Cells, cell: Cell, gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]) -> None:
+    """Executes a single run in this process, with all cores unless `threads` is set."""
+    threads, visible = torch.get_num_threads(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[0]
     if cells.plan.machine.threads is not None:
         torch.set_num_threads(cells.plan.machine.threads)
-    run = cells.run(cell.config)
-    with Display() as display:
-        run.execute(display.line(cell.label))
+    try:
+        run = cells.run(cell.config)
+        with display:
+            run.execute(DisplayLine(display, cell.label), callbacks)
+    finally:  # the caller may be a notebook
+        torch.set_num_threads(threads)
+        if gpus and visible is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        elif gpus and visible is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible
 
 
-def _run_workers(cells: Cells, todo: Sequence[Cell], gpus: Sequence[str]) -> list[Cell]:
+def _run_workers(
+    cells: Cells, todo: Sequence[Cell], gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]
+) -> list[Cell]:
     machine, threads = cells.plan.machine, torch.get_num_threads()
+    if callbacks and not can_fork():
+        raise UserError(
+            "callbacks of several runs need Linux and a process that has not used CUDA; call run once per run"
+        )
     torch.set_num_threads(1)  # a process that has started threads may not be forked
     try:
-        for cell in todo:  # what is wrong with one of them is said before anything starts
-            run = cells.run(cell.config)
-            cell.images = run.settings.batch_size * sum(run.steps(task) for task in run.tasks)
+        for cell in todo:  # bad settings raise before anything starts
+            cell.trainer = cells.run(cell.config)
+            tasks = cell.trainer.tasks
+            cell.images = cell.trainer.settings.batch_size * sum(cell.trainer.steps(task) for task in tasks)
         places = find_places(cells, todo, gpus)
-        with Display() as display:
-            return Workers(cells, places, machine.threads or threads, display).work(todo)
+        with display:
+            return Workers(cells, places, machine.threads or threads, display, callbacks).work(todo)
     finally:
         torch.set_num_threads(threads)
 
@@ -175,7 +180,7 @@ def _fitting(cells: Cells, todo: Sequence[Cell]) -> int:
     machine = cells.plan.machine
     if choose_device(machine.device).type != "cpu":
         return 1
-    own = WORKER_BYTES + max(_batch_bytes(cells.run(cell.config)) for cell in todo)
+    own = WORKER_BYTES + max(_batch_bytes(cell.trainer or cells.run(cell.config)) for cell in todo)
     common = cells.shared_bytes()
     if not can_fork():  # every worker has its own
         common, own = 0, own + common

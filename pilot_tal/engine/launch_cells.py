@@ -36,6 +36,7 @@ class Cell:
     tries: int = 0
     not_before: float = 0.0
     failure: str = ""
+    trainer: Trainer | None = None
 
 
 class Cells:

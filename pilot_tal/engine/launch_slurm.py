@@ -11,7 +11,6 @@ import math
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import typer
 
 from data_lt.errors import UserError
 from pilot_tal.config.parse import parse_items
@@ -27,7 +25,6 @@ from pilot_tal.config.settings import AUTO, Machine, Plan
 from pilot_tal.engine.launch import check_output, launch
 from pilot_tal.engine.launch_cells import Cell, Cells, anywhere, command_line, plan_of, run_arguments
 from pilot_tal.record.plans import note_plan, planned, queued_jobs
-from pilot_tal.record.run_dir import is_finished
 from pilot_tal.record.states import run_states
 from pilot_tal.schema import Rule, build, settings_of
 from pilot_tal.version import install_hint
@@ -99,10 +96,9 @@ class SlurmJob:
         plans = [plan_of(command) for command in self.commands]
         runs = tuple(run for plan in plans for run in plan.runs)
         outcome = launch(replace(plans[0], runs=runs, machine=replace(plans[0].machine, jobs=1)))
-        for cell in outcome.failed:
-            print(f"{cell.label}: {cell.failure}", file=sys.stderr)
         if outcome.failed:
-            raise RuntimeError(f"{len(outcome.failed)} of {len(runs)} runs failed")
+            causes = "; ".join(f"{cell.label}: {cell.failure}" for cell in outcome.failed)
+            raise RuntimeError(f"{len(outcome.failed)} of {len(runs)} runs failed: {causes}")
 
     def checkpoint(self) -> Any:
         """What is requeued: the same, for every run knows how far it is."""
@@ -111,22 +107,23 @@ class SlurmJob:
         return DelayedSubmission(self)
 
 
-def write_report(paths: Sequence[str], folder: str) -> None:
-    """What the last job does: the report on what is finished then."""
-    finished = [path for path in paths if is_finished(Path(path))]
-    if finished:
-        command = [sys.executable, "-m", "pilot_tal", "report", *finished, "--output", folder]
-        subprocess.run(command, check=True)
-
-
-def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False) -> None:
+def submit(
+    plan: Plan,
+    items: Iterable[str],
+    report: Path,
+    write_report: Callable[[Sequence[str], str], None],
+    say: Callable[[str], None],
+    dry_run: bool = False,
+) -> None:
     """Submits what is neither done nor queued, and a last job that writes the report.
 
     Args:
         plan: The runs.
         items: `key=value` for SLURM.
         report: Folder of the report.
-        dry_run: Print the script, submit nothing.
+        write_report: Writes the report on run directories into a folder; called in the last job.
+        say: Receives messages, and the script of a dry run.
+        dry_run: Pass the script to `say`, submit nothing.
 
     Raises:
         UserError: bad input, no submitit, no sbatch, or what sbatch says.
@@ -143,18 +140,18 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
     size = config.cells_per_job
     jobs = [SlurmJob(commands[start : start + size]) for start in range(0, len(commands), size)]
     if dry_run:
-        typer.echo(_script(output, config, len(jobs)))
-        typer.echo(f"{len(todo)} of {len(every)} runs to submit, in {len(jobs)} jobs", err=True)
+        say(_script(output, config, len(jobs)))
+        say(f"{len(todo)} of {len(every)} runs to submit, in {len(jobs)} jobs")
         return
     if not todo:
-        typer.echo("nothing to submit: every run is done, queued or running")
+        say("nothing to submit: every run is done, queued or running")
         return
     for cell in todo:
         cells.run(cell.config)  # what is wrong with it is said before anything is submitted
     check_output(output)
     note_plan(output, (cell.path.name for cell in every))  # where that fails, nothing is submitted
     if device.type == "cuda" and not config.gpus:
-        typer.echo("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1", err=True)
+        say("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
     ids: list[str] = []
     try:
         for accepted in _submit(output, config.parameters(), jobs):
@@ -168,16 +165,16 @@ def submit(plan: Plan, items: Iterable[str], report: Path, dry_run: bool = False
             f"{error}; {len(ids)} of {len(jobs)} jobs were accepted before and stay (scancel {_arrays(ids)}), and the "
             "same command later submits the rest and the report"
         ) from error
-    typer.echo(f"submitted {len(todo)} of {len(every)} runs in {len(jobs)} jobs")
+    say(f"submitted {len(todo)} of {len(every)} runs in {len(jobs)} jobs")
     later = f"the report: {command_line('report', str(output))}"
-    with _told("the report"):
+    with _warned("the report", say):
         last = functools.partial(write_report, [str(cell.path) for cell in every], str(report))
         for accepted in _submit(output, _last_parameters(output, config, every, ids), [last]):
             ids += accepted
         later = f"the report will be {report / 'index.html'}"
-    typer.echo(f"look:   {command_line('status', str(output), '--watch')}")
-    typer.echo(f"cancel: scancel {_arrays(ids)}")
-    typer.echo(f"logs:   {output / FOLDER}; {later}")
+    say(f"look:   {command_line('status', str(output), '--watch')}")
+    say(f"cancel: scancel {_arrays(ids)}")
+    say(f"logs:   {output / FOLDER}; {later}")
 
 
 def _last_parameters(output: Path, config: SlurmConfig, cells: Sequence[Cell], new: Iterable[str]) -> dict[str, Any]:
@@ -194,12 +191,12 @@ def _arrays(jobs: Iterable[str], between: str = " ") -> str:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """An error here is said, and is none: the runs are on their way."""
+def _warned(what: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Warn only: jobs are already submitted."""
     try:
         yield
     except UserError as error:
-        typer.echo(f"{what} will not be written: {error}", err=True)
+        say(f"{what} will not be written: {error}")
 
 
 def _parse(items: Iterable[str]) -> dict[str, Any]:

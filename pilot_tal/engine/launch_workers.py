@@ -26,6 +26,7 @@ import torch
 
 from data_lt.errors import UserError, sentence
 from data_lt.files import write_text
+from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.launch_cells import Cell, Cells, plan_of, run_arguments
 from pilot_tal.engine.progress import Display, Status, duration
 from pilot_tal.engine.trainer import Trainer
@@ -38,8 +39,9 @@ MOST_TRIES = 2
 
 
 def can_fork() -> bool:
-    """On Linux, unless the GPUs are parts of some (MIG): torch cannot count those without starting CUDA."""
-    return sys.platform == "linux" and "MIG-" not in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    """On Linux, unless CUDA is in use here or the GPUs are MIG slices, which torch counts by starting CUDA."""
+    mig = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return sys.platform == "linux" and not mig and not torch.cuda.is_initialized()
 
 
 @dataclass
@@ -62,11 +64,19 @@ class Workers:
         cells: What the cells share.
         places: One for each process at a time: the GPU it is for, or None.
         threads: Of each process.
-        display: Where all is shown.
+        display: Where progress is shown.
+        callbacks: Called in the workers; needs `can_fork`.
     """
 
-    def __init__(self, cells: Cells, places: Sequence[str | None], threads: int, display: Display):
-        self.cells, self.threads, self.display = cells, threads, display
+    def __init__(
+        self,
+        cells: Cells,
+        places: Sequence[str | None],
+        threads: int,
+        display: Display,
+        callbacks: Sequence[Callback] = (),
+    ):
+        self.cells, self.threads, self.display, self.callbacks = cells, threads, display, callbacks
         self.free, self.places = list(places), len(places)
         self.waiting: list[Cell] = []
         self.running: list[Worker] = []
@@ -107,13 +117,14 @@ class Workers:
     def _start(self, cell: Cell) -> None:
         if can_fork():
             self._decode(cell)
-            make_run: Callable[[], Trainer] = functools.partial(self.cells.run, cell.config)
+            cell.trainer = cell.trainer or self.cells.run(cell.config)
+            make_run: Callable[[], Trainer] = functools.partial(_same, cell.trainer)
         else:
             arguments = run_arguments(cell.config, self.cells.plan.machine, self.cells.plan.plugins)
             make_run = functools.partial(run_of, arguments)
         receive, send = multiprocessing.Pipe(duplex=False)
         place = self.free.pop(0)
-        order = (make_run, send, place, self.threads, self.display.live, os.getpid(), cell.path / LOG)
+        order = (make_run, self.callbacks, send, place, self.threads, self.display.live, os.getpid(), cell.path / LOG)
         process = _processes().Process(target=_work, args=order, daemon=False)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the worker has learned to ignore it
         try:
@@ -182,7 +193,7 @@ class Workers:
             self._end(cell, kind, content)
 
     def _end(self, cell: Cell, kind: str, content: str = "") -> None:
-        cell.failure = content
+        cell.failure, cell.trainer = content, None  # lets go of its images
         (self.done if kind == "done" else self.failed).append(cell)
         self.display.say(f"{cell.label}: {'done' if kind == 'done' else f'failed, {content}'} ({self._total()})")
 
@@ -237,6 +248,10 @@ class _Pipe:
         self.messages.send(("line", line))
 
 
+def _same(trainer: Trainer) -> Trainer:
+    return trainer
+
+
 def run_of(arguments: Sequence[str]) -> Trainer:
     """The run of a cell's command line."""
     plan = plan_of(arguments)
@@ -245,6 +260,7 @@ def run_of(arguments: Sequence[str]) -> Trainer:
 
 def _work(
     make_run: Callable[[], Trainer],
+    callbacks: Sequence[Callback],
     messages: Connection,
     place: str | None,
     threads: int,
@@ -263,7 +279,7 @@ def _work(
     torch.set_num_threads(threads)
     try:
         _redirect(log)
-        make_run().execute(_Pipe(messages, live))
+        make_run().execute(_Pipe(messages, live), callbacks)
         outcome = "done", ""
     except Busy as error:
         outcome = "busy", str(error)
@@ -303,4 +319,4 @@ def _cause(status: int | None) -> str:
     if status is not None and status < 0:
         name = signal.Signals(-status).name
         return f"was killed ({name}{', as a system out of memory does' if name == 'SIGKILL' else ''})"
-    return f"ended with status {status} without a word"
+    return f"exited with status {status} and no error message"

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from data_lt.errors import UserError, unknown_name
 from pilot_tal.config.settings import PRECISIONS
+from pilot_tal.engine.callbacks import StepInfo
 from pilot_tal.learners import Learner, MethodConfig, TrainedConfig
 from pilot_tal.losses import TaskLoss
 from pilot_tal.stream.task import TaskInfo
@@ -17,17 +17,6 @@ from pilot_tal.stream.task import TaskInfo
 Batch = tuple[Tensor, Tensor, Tensor | None]
 """Images, labels, and the images' places in their set, if those are known."""
 DIVERGED = "lower init_lr, or use precision=fp32"
-
-
-@dataclass(frozen=True)
-class StepInfo:
-    """What `on_step` gets: places, learning rate, and the losses as tensors on the device, so nothing waits."""
-
-    epoch: int
-    step: int
-    lr: float
-    loss: Tensor
-    aux: Tensor
 
 
 def train_task(
@@ -113,15 +102,15 @@ def evaluate(
     """
     device = torch.device(device)
     there = ((x.to(device, non_blocking=True), y, ids) for x, y, ids in batches)
-    senseless = torch.zeros((), dtype=torch.bool, device=device)
+    non_finite = torch.zeros((), dtype=torch.bool, device=device)
     true, predicted = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long, device=device)]
     for x, y, ids in there if size is None else regrouped(there, size):
         with tensor_cores(device, precision), autocast(device, precision):
             scores = _scores(learner, x, ids)
         true.append(y.cpu())
-        senseless |= ~scores.isfinite().all()
+        non_finite |= ~scores.isfinite().all()
         predicted.append(scores.argmax(dim=1))
-    if bool(senseless):
+    if bool(non_finite):
         raise UserError(f"the scores of the classes became NaN or infinite; {DIVERGED}")
     return torch.cat(true), torch.cat(predicted).cpu()
 

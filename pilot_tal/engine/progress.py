@@ -1,20 +1,20 @@
-"""What a person sees while runs go on: a live line for each on a terminal, plain lines elsewhere, all in their logs."""
+"""How far a run is: measured by a callback, shown on a display, and stored in the run's log and lock."""
 
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from typing import TYPE_CHECKING, Protocol
 
 from data_lt.errors import UserError
+from pilot_tal.engine.callbacks import Callback, StepInfo
 from pilot_tal.record.lock import Lock
+from pilot_tal.record.run_dir import LOG
+from pilot_tal.stream.task import TaskInfo
+
+if TYPE_CHECKING:
+    from pilot_tal.engine.trainer import Trainer
 
 SECONDS_BETWEEN_LIVE = 0.2
-SECONDS_BETWEEN_NOTES = 5.0
+SECONDS_BETWEEN_STATUSES = 5.0
 SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -34,123 +34,105 @@ class Status:
 
 
 class Line(Protocol):
-    """Where a run tells how far it is. `live` says whether `update` is seen at once."""
+    """Where one run reports its progress; `live` tells whether `update` is shown at once."""
 
     live: bool
 
     def update(self, status: Status) -> None:
-        """This is how far the run is now."""
+        """Shows the current status."""
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Prints a line."""
 
 
 class Display:
-    """All that goes on: on a terminal a line for each run and one for the total, elsewhere what is said."""
+    """Shows the progress of several runs; this base class shows nothing.
 
-    def __init__(self):
-        self.console = Console(file=sys.stderr, highlight=False)
-        self.live = self.console.is_terminal
-        self.total = ""
-        self._lines: dict[str, Status] = {}
-        self._live = Live(console=self.console, transient=True, auto_refresh=False)
-        self._shown = 0.0
+    Attributes:
+        live: Whether `update` is shown at once.
+        total: How far all runs are.
+    """
+
+    live = False
+    total = ""
 
     def __enter__(self) -> "Display":
-        if self.live:
-            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live:
-            self._live.stop()
+        pass
 
     def update(self, name: str, status: Status | None) -> None:
-        """This is how far a run is; None when it has ended."""
-        if status is not None:
-            self._lines[name] = status
-        else:
-            self._lines.pop(name, None)
-        if self.live and time.monotonic() - self._shown >= SECONDS_BETWEEN_LIVE / 2:
-            self._shown = time.monotonic()
-            lines = [f"{name}: {status}" for name, status in self._lines.items()] + [self.total] * bool(self.total)
-            texts = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
-            self._live.update(Group(*texts), refresh=True)
+        """Shows the status of a run; None when it has ended."""
 
     def say(self, line: str) -> None:
-        """A line that stays."""
-        self.console.print(Text(line), soft_wrap=True)
-
-    def line(self, name: str) -> "DisplayLine":
-        """The line of one run."""
-        return DisplayLine(self, name)
+        """Prints a line."""
 
 
 class DisplayLine:
-    """One run's line of a display."""
+    """The line of one run on a display."""
 
     def __init__(self, display: Display, name: str):
         self.display, self.name, self.live = display, name, display.live
 
     def update(self, status: Status) -> None:
-        """This is how far the run is now."""
+        """Shows the current status."""
         self.display.update(self.name, status)
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Prints a line."""
         self.display.say(f"{self.name}: {line}")
 
 
-class Progress:
-    """Measures how far a run is, and tells it: on its line, in its log and with its lock.
+class Progress(Callback):
+    """Reports how far a run is on its line, in its log and with its lock.
 
     Args:
         line: Where it is shown.
-        log: File that gets the lines that stay.
+        lock: The lock of the run's directory.
         total_steps: Training steps that are left, over all tasks.
-        lock: Of the run's directory.
     """
 
-    def __init__(self, line: Line, log: Path, total_steps: int, lock: Lock):
-        self.line, self.log, self.left, self.lock = line, log, total_steps, lock
+    def __init__(self, line: Line, lock: Lock, total_steps: int):
+        self.line, self.lock, self.left = line, lock, total_steps
         self.steps, self.images = 0, 0.0
-        self.busy = 0.0  # seconds in training steps alone, so that the time left is honest
-        self.last_shown = self.last_line = time.monotonic()
-        self.between = SECONDS_BETWEEN_LIVE if line.live else SECONDS_BETWEEN_NOTES
+        self.busy = 0.0  # seconds in training steps alone
+        self.last_shown = self.last_line = self.step_started = time.monotonic()
+        self.between = SECONDS_BETWEEN_LIVE if line.live else SECONDS_BETWEEN_STATUSES
 
-    def begin_steps(self) -> None:
-        """The next step starts now; what came before was no training."""
+    def on_task_start(self, run: "Trainer", task: TaskInfo) -> None:
+        """Starts the clock of the training steps."""
         self.step_started = time.monotonic()
+        self.images_per_step = sum(task.counts) / (task.epoch_steps or 1)
 
-    def step(self, place: str, loss: Any, images: float) -> None:
-        """A training step is over. `loss` is looked at only when it is shown."""
+    def on_step(self, run: "Trainer", task: TaskInfo, step: StepInfo) -> None:
+        """Updates the status now and then; the loss is read only when it is shown."""
         now = time.monotonic()
         self.busy += now - self.step_started
         self.step_started = now
-        self.steps, self.images = self.steps + 1, self.images + images
+        self.steps, self.images = self.steps + 1, self.images + self.images_per_step
         if now - self.last_shown < self.between:
             return
+        place = f"task {task.index + 1}/{task.num_tasks}, epoch {step.epoch + 1}/{run.settings.tuned_epoch}"
         left = (self.left - self.steps) * self.busy / self.steps
-        status = Status(place, float(loss), self.images / max(self.busy, 1e-9), left)
-        self._tell(status)
+        status = Status(place, float(step.loss), self.images / max(self.busy, 1e-9), left)
+        self.show(status)
         if not self.line.live and now - self.last_line >= SECONDS_BETWEEN_LINES:
-            self.say(str(status))
+            run.message(str(status))
 
-    def doing(self, what: str) -> None:
-        """Something else than training goes on."""
-        self._tell(Status(what))
-
-    def say(self, line: str) -> None:
-        """A line that stays, also in the log."""
+    def on_message(self, run: "Trainer", text: str) -> None:
+        """Prints a line and appends it to the run's log."""
         self.last_line = time.monotonic()
-        self.line.say(line)
+        self.line.say(text)
+        log = run.path / LOG
         try:
-            with self.log.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with log.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
         except OSError as error:
-            raise UserError(f"cannot write {self.log}: {error.strerror or error}") from error
+            raise UserError(f"cannot write {log}: {error.strerror or error}") from error
 
-    def _tell(self, status: Status) -> None:
+    def show(self, status: Status) -> None:
+        """Shows a status, on the line and in the lock."""
         self.last_shown = time.monotonic()
         self.line.update(status)
         self.lock.doing = {"place": status.place, "left": status.left}

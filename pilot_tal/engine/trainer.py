@@ -1,5 +1,6 @@
 """One run: a learner over the tasks of a stream, with a checkpoint after each task."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +12,12 @@ import torch
 from data_lt.errors import UserError
 from pilot_tal.backbone.load import pixel_statistics
 from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunConfig
+from pilot_tal.engine.callbacks import Callback, CallbackList, StepInfo, TaskResult
 from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
-from pilot_tal.engine.follower import Follower, check_log
-from pilot_tal.engine.loop import DIVERGED, StepInfo, check_precision, evaluate, sent, tensor_cores, train_task
+from pilot_tal.engine.loggers import check_log, make_loggers
+from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
 from pilot_tal.engine.native_record import native_record
-from pilot_tal.engine.progress import Line, Progress
+from pilot_tal.engine.progress import Line, Progress, Status
 from pilot_tal.engine.room import check_eval_batch, find_eval_batch
 from pilot_tal.engine.shared import Shared
 from pilot_tal.learners import LEARNERS, Learner, build_learner
@@ -23,7 +25,6 @@ from pilot_tal.losses import TaskLoss, build_loss
 from pilot_tal.record.environment import describe
 from pilot_tal.record.lock import Lock, locked
 from pilot_tal.record.run_dir import (
-    LOG,
     RECORD,
     damaged,
     failure_kept,
@@ -45,9 +46,11 @@ from pilot_tal.stream.task import TaskInfo
 from pilot_tal.stream.tasks import make_tasks
 from pilot_tal.stream.transforms import build_transforms
 
+Labels = tuple[np.ndarray, np.ndarray]
+
 
 class Trainer:
-    """One run on what it shares with others."""
+    """Executes one run, on the images and the ViT that it shares with others."""
 
     def __init__(self, config: RunConfig, machine: Machine, shared: Shared):
         self.config, self.machine, self.shared = config, machine, shared
@@ -76,8 +79,8 @@ class Trainer:
         self.train = _by_label(labels, training)
         self.test = _by_label(labels, ~training, QUICK_TEST_IMAGES if self.config.quick else None)
 
-    def execute(self, line: Line) -> Path:
-        """Trains what is left and tells on `line` how far it is; does nothing for a finished run.
+    def execute(self, line: Line, callbacks: Sequence[Callback] = ()) -> Path:
+        """Trains what is left and reports progress on `line`; does nothing for a finished run.
 
         Every prefix of what is written here is resumable or complete: after each task its files, then the result
         with their checksums, then the checkpoint; `finished` comes last. What made a run fail stays in `error.txt`
@@ -90,10 +93,10 @@ class Trainer:
             remove_leftovers(self.path)
             clean_checkpoint(self.path / "checkpoint")
             with failure_kept(self.path, lock):
-                self._train(line, lock)
+                self._train(line, lock, callbacks)
         return self.path
 
-    def _train(self, line: Line, lock: Lock) -> None:
+    def _train(self, line: Line, lock: Lock, callbacks: Sequence[Callback]) -> None:
         if is_finished(self.path):
             return
         folder = self.path / "checkpoint"
@@ -109,23 +112,30 @@ class Trainer:
             learner.load_checkpoint_state(checkpoint.learner)
             learner.cache.load_state(checkpoint.cache)
         left = sum(self.steps(task) for task in self.tasks[done:])
-        progress = Progress(line, self.path / LOG, left, lock)
-        self._write_record(progress)
+        self.progress = Progress(line, lock, left)
+        self.callbacks = CallbackList([self.progress, *make_loggers(self.machine.log), *callbacks])
+        self._write_record()
         if told > done:  # stopped before its checkpoint; the files of that task will change
             write_result(self.path, self.record, predictions, finished=False)
-        follower = Follower(self.machine.log, self.path, progress.say)
+        self.callbacks.on_run_start(self)
         if done:
-            progress.say(f"resumed after task {done} of {len(self.tasks)}")
+            self.message(f"resumed after task {done} of {len(self.tasks)}")
         for task in self.tasks[done:]:
-            predictions.append(self._one_task(learner, task, progress, lock))
-            write_result(self.path, self.record, predictions, finished=False)
+            self.callbacks.on_task_start(self, task)
+            labels, steps, states = self._one_task(learner, task, lock)
+            predictions.append(labels)
+            metrics = write_result(self.path, self.record, predictions, finished=False)
             save_checkpoint(folder, self._checkpoint(learner, task))
-            follower.task_written()
+            self.callbacks.on_task_end(self, task, TaskResult(steps, states, metrics))
         lock.check()
         write_result(self.path, self.record, predictions, finished=True)
-        follower.finish()
+        self.callbacks.on_run_end(self)
 
-    def _write_record(self, progress: Progress) -> None:
+    def message(self, text: str) -> None:
+        """Sends a line to the display, the run's log and the callbacks."""
+        self.callbacks.on_message(self, text)
+
+    def _write_record(self) -> None:
         """Writes what is run and where; a resumed run keeps where it began and adds where it went on."""
         here = describe(str(self.shared.device)) | self._places() | {"eval_batch_size": self.eval_batch_size}
         before: tuple[dict[str, Any], ...] = ()
@@ -133,7 +143,7 @@ class Trainer:
             before = read_run_record(self.path).environment
             threads = before[-1].get("threads") if before else here["threads"]
             if threads != here["threads"]:
-                progress.say(
+                self.message(
                     f"this run began with {threads} threads and goes on with {here['threads']}: its last bits, and so "
                     f"perhaps its results, differ from an undisturbed run's; threads={threads} keeps them"
                 )
@@ -177,10 +187,8 @@ class Trainer:
         loss = self.config.loss
         return build_loss("ce" if loss.name == NO_LOSS else loss.name, **loss.options).to(self.shared.device)
 
-    def _one_task(
-        self, learner: Learner, task: TaskInfo, progress: Progress, lock: Lock
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Trains, evaluates and writes the files of one task; gives true and predicted labels."""
+    def _one_task(self, learner: Learner, task: TaskInfo, lock: Lock) -> tuple[Labels, list[dict], list[dict]]:
+        """Trains, evaluates and writes the files of one task; returns true and predicted labels, steps and states."""
         config, settings, device = self.config, self.settings, self.shared.device
         precision = config.settings.precision
         # Seeded anew in every task, so that going on after a checkpoint needs no state of a generator.
@@ -189,13 +197,11 @@ class Trainer:
         batches = self.train_batches(task)
         log = StepLog(criterion)
         place = f"task {task.index + 1}/{len(self.tasks)}"
-        images_a_step = len(batches.indices) / batches.steps()
 
         def on_step(info: StepInfo) -> None:
             log.add(info.loss, info.aux, info.epoch, info.lr)
-            progress.step(f"{place}, epoch {info.epoch + 1}/{settings.tuned_epoch}", info.loss, images_a_step)
+            self.callbacks.on_step(self, task, info)
 
-        progress.begin_steps()
         train_task(
             learner,
             criterion,
@@ -209,11 +215,11 @@ class Trainer:
         )
         steps = log.steps()
         _refuse_divergence(task.index, steps, learner)
-        progress.doing(f"{place}, statistics")
+        self.progress.show(Status(f"{place}, statistics"))
         statistics = self._batches(self.train, task.first, task.stop, self.test_transform)
         with tensor_cores(device, precision):  # fp32 has no TF32, here as in evaluation
             learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
-        progress.doing(f"{place}, evaluation")
+        self.progress.show(Status(f"{place}, evaluation"))
         tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
         true, pred = (labels.numpy() for labels in tested)
         lock.check()
@@ -223,8 +229,8 @@ class Trainer:
         states = log.states()
         if states:
             write_log(self.path, "states", task.index, states)
-        progress.say(f"{place} done, {task.stop} classes seen, accuracy {100 * np.mean(true == pred):.2f} %")
-        return true, pred
+        self.message(f"{place} done, {task.stop} classes seen, accuracy {100 * np.mean(true == pred):.2f} %")
+        return (true, pred), steps, states
 
     def _checkpoint(self, learner: Learner, task: TaskInfo) -> Checkpoint:
         """The state after a task; after the last one nobody needs the cache."""

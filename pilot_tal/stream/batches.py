@@ -82,8 +82,10 @@ class Batches:
         return lambda epoch: ((x, y) for x, y, _ in itertools.islice(stream, len(plan[epoch])))
 
     def steps(self, drop_last: bool = False, limit: int | None = None) -> int:
-        """Batches an epoch."""
-        return len(self._shuffled(0, 0, drop_last)[:limit])
+        """Batches per epoch."""
+        whole, rest = divmod(len(self.indices), self.batch_size)
+        steps = whole + (rest > 0 and not (drop_last and whole > 0))
+        return steps if limit is None else min(limit, steps)
 
     def _shuffled(self, epoch: int, seed: int, drop_last: bool) -> list[list[tuple[int, int]]]:
         generator = torch.Generator().manual_seed(derive_seed("order", seed, epoch))

@@ -18,7 +18,7 @@ from helpers.tiny import result_files, settings
 from pilot_tal.config.grid import make_plan
 from pilot_tal.engine import launch as launching
 from pilot_tal.engine import launch_workers
-from pilot_tal.engine.launch_cells import Cells, labels, plan_of, run_arguments
+from pilot_tal.engine.launch_cells import Cells, command_line, labels, plan_of, run_arguments
 from pilot_tal.engine.shared import cores
 from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import find_runs, load_run
@@ -127,7 +127,7 @@ def test_stopped_all_end_within_seconds(sent, expected, images, tmp_path):
     rest = started.communicate(timeout=60)[0]
     assert time.monotonic() - before < 40  # 5 seconds and what a busy machine adds; the cells would sleep for minutes
     assert started.returncode == expected, rest
-    assert "stopped; the same command goes on after the last finished task" in rest
+    assert "stopped; the same command resumes after the last finished task" in rest
     assert "Traceback" not in rest + "".join(said(tmp_path / "runs"))
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     shown = command("status", tmp_path / "runs")[1]  # those that nobody has begun included
@@ -213,7 +213,7 @@ def test_commands_make_the_same_runs(more, images, tmp_path, monkeypatch):
         assert again.machine == plan.machine
     assert not (tmp_path / "a b").exists()
     monkeypatch.setattr(sys, "argv", [".venv/bin/pilot-tal"])
-    assert launching.command_line("status", "a b") == ".venv/bin/pilot-tal status 'a b'"
+    assert command_line("status", "a b") == ".venv/bin/pilot-tal status 'a b'"
 
 
 def test_dry_run_is_a_table(images, tmp_path):

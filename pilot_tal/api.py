@@ -1,0 +1,232 @@
+"""The Python API: everything that the command line does is one call here.
+
+    import pilot_tal as pt
+
+    study = pt.compare("l2p", "demo_lt", losses=["ce", "tal_auto"], seeds=[1993, 1994, 1995], tasks=5)
+    study.report("report")
+
+Settings are keyword arguments with the names of the command line, dotted ones as `**{"tal.lam": [0.99, 0.995]}`.
+A list of values is a grid, as a comma-separated list is on the command line; a setting whose value is itself a list
+takes a tuple. Wrong settings raise `UserError`, whose text is one sentence.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_lt.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pilot_tal.backbone import FrozenViT
+    from pilot_tal.config.settings import Plan
+    from pilot_tal.engine.callbacks import Callback
+    from pilot_tal.engine.launch import Outcome
+    from pilot_tal.learners import Learner
+    from pilot_tal.record.run_dir import Run
+    from pilot_tal.results.study import Study
+
+Names = str | Sequence[str]
+
+
+def run(
+    method: str,
+    dataset: str,
+    *,
+    loss: str | None = None,
+    seed: int = 1993,
+    quick: bool = False,
+    callbacks: "Sequence[Callback]" = (),
+    **settings: Any,
+) -> "Run":
+    """Trains one method on one dataset with one loss and one seed.
+
+    A run that was interrupted resumes after its last finished task; a finished one is not trained again.
+
+    Args:
+        method: Name of a method, see `list_methods`.
+        dataset: Name of a dataset, see `list_datasets`.
+        loss: Name of a loss, see `list_losses`; None: tal, or no loss for a method that trains nothing.
+        seed: Seed of the class order, the batches and the initial weights.
+        quick: Smoke test of a few steps.
+        callbacks: Called during training.
+        **settings: Further settings, such as `tasks=10`, `epochs=2`, `data_root="photos"`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: a setting is wrong, images or weights are missing, or the training failed.
+    """
+    from pilot_tal.record.run_dir import load_run
+
+    plan = run_config(method, dataset, settings_items(loss=loss, seed=seed, **settings), quick)
+    return load_run(launch(plan, callbacks).paths[0])
+
+
+def compare(
+    methods: Names,
+    datasets: Names,
+    *,
+    losses: Names | None = None,
+    seeds: int | Sequence[int] | None = None,
+    quick: bool = False,
+    callbacks: "Sequence[Callback]" = (),
+    **settings: Any,
+) -> "Study":
+    """Trains every combination of methods, datasets, losses, seeds and listed settings.
+
+    Finished runs are not trained again, so the same call after an interruption trains what is missing. Several runs
+    are trained at a time, in processes of their own; the failure of one leaves the others alone.
+
+    Args:
+        methods: One or more methods, or "all".
+        datasets: One or more datasets, or "all" (the three of the paper).
+        losses: One or more losses; None: the default of `pilot-tal compare`.
+        seeds: One or more seeds; None: 1993, 1994 and 1995.
+        quick: Smoke test of a few steps.
+        callbacks: Called during training, in the process that trains.
+        **settings: Further settings; a list of values is a grid.
+
+    Returns:
+        The study of all runs; what failed is listed there.
+
+    Raises:
+        UserError: a setting is wrong, images or weights are missing, or every run failed.
+    """
+    from pilot_tal.config.grid import make_plan
+
+    items = settings_items(losses=losses, seeds=seeds, **settings)
+    outcome = launch(make_plan(_typed(methods), _typed(datasets), items, quick), callbacks)
+    if len(outcome.failed) == len(outcome.paths):
+        raise UserError(f"every run failed; the first: {outcome.failed[0].failure}")
+    begun = [path for path in outcome.paths if (path / "run.json").is_file()]
+    return load_runs(begun)
+
+
+def load_runs(paths: str | Path | Iterable[str | Path]) -> "Study":
+    """Reads run directories, or folders of them, native or upstream, as one study.
+
+    Raises:
+        UserError: there is no run, or a file of one is damaged.
+    """
+    from pilot_tal.results import load_study
+
+    return load_study([paths] if isinstance(paths, (str, Path)) else list(paths))
+
+
+def report(runs: "Study | str | Path | Iterable[str | Path]", folder: str | Path = "report") -> Path:
+    """Writes the report page on a study or on run directories, with its tables and plots beside it.
+
+    Returns:
+        The page, `folder/index.html`.
+    """
+    from pilot_tal.results import build_report
+
+    return build_report([runs] if isinstance(runs, (str, Path)) else runs, folder)
+
+
+def list_methods() -> list[str]:
+    """Names of all methods, including those of installed plugins."""
+    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.learners import LEARNERS
+
+    load_plugins()
+    return list(LEARNERS)
+
+
+def list_losses() -> list[str]:
+    """Names of all losses, including those of installed plugins."""
+    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.losses import LOSSES
+
+    load_plugins()
+    return list(LOSSES)
+
+
+def list_datasets() -> list[str]:
+    """Names of all datasets, including those of installed plugins."""
+    from data_lt import CARDS
+    from pilot_tal.config.plugins import load_plugins
+
+    load_plugins()
+    return list(CARDS)
+
+
+def create_learner(
+    method: str,
+    backbone: "FrozenViT",
+    num_classes: int,
+    num_tasks: int,
+    fidelity: str = "pilot",
+    **settings: Any,
+) -> "Learner":
+    """Builds the learner of a method on a frozen ViT, for a training loop of your own.
+
+    Args:
+        method: Name of a method.
+        backbone: The frozen ViT.
+        num_classes: Classes over all tasks.
+        num_tasks: Number of tasks.
+        fidelity: `pilot` or `fixed`.
+        **settings: Settings of the method that differ from its defaults.
+    """
+    from pilot_tal.config.defaults import method_config
+    from pilot_tal.learners import build_learner
+
+    return build_learner(method, backbone, method_config(method, **settings), num_classes, num_tasks, fidelity)
+
+
+def create_loss(name: str, **options: Any) -> "nn.Module":
+    """Builds a loss by name: `create_loss("tal", lam=0.99)`. Call `begin_task` before its first batch.
+
+    Raises:
+        UserError: no such loss, no such option, or a value out of range.
+    """
+    from pilot_tal.losses import build_loss
+
+    return build_loss(name, **options)
+
+
+def run_config(method: str, dataset: str, items: Iterable[str], quick: bool = False) -> "Plan":
+    """The plan of exactly one run, from `key=value` settings.
+
+    Raises:
+        UserError: a setting is wrong, or a list makes several runs of it.
+    """
+    from pilot_tal.config.grid import make_plan
+
+    plan = make_plan(method, dataset, items, quick, losses=("tal",), seeds=(1993,))
+    if len(plan.runs) != 1:
+        raise UserError(f"run takes one value of each setting, got {len(plan.runs)} runs; use compare")
+    return plan
+
+
+def launch(plan: "Plan", callbacks: "Sequence[Callback]" = ()) -> "Outcome":
+    """Trains the runs of a plan and shows progress on standard error, or below the cell of a notebook."""
+    from pilot_tal.display import make_display
+    from pilot_tal.engine import launch as engine
+
+    return engine.launch(plan, make_display(), callbacks)
+
+
+def settings_items(**settings: Any) -> list[str]:
+    """Keyword arguments as `key=value`; None is left out for `loss`, `losses` and `seeds`."""
+    named = ("loss", "losses", "seeds")
+    return [f"{key}={_typed(value)}" for key, value in settings.items() if value is not None or key not in named]
+
+
+def _typed(value: Any) -> str:
+    from pilot_tal.config.parse import as_typed
+
+    return ",".join(map(as_typed, value)) if isinstance(value, (list, range)) else as_typed(value)
+
+
+def write_slurm_report(paths: Sequence[str], folder: str) -> None:
+    """The last job of a study on SLURM: the report on the runs that are finished by then."""
+    from pilot_tal.record.run_dir import is_finished
+
+    finished = [path for path in paths if is_finished(Path(path))]
+    if finished:
+        report(finished, folder)

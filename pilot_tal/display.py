@@ -1,0 +1,83 @@
+"""Progress on a terminal, in a notebook or in a file, as the caller's standard error allows."""
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from pilot_tal.engine.progress import SECONDS_BETWEEN_LIVE, Display, Status
+
+
+def make_display() -> Display:
+    """A notebook gets one line that changes; anything else a terminal's live lines, or plain lines."""
+    return NotebookDisplay() if "ipykernel" in sys.modules and not sys.stderr.isatty() else TerminalDisplay()
+
+
+class TerminalDisplay(Display):
+    """On a terminal one line per run and one for the total; elsewhere messages only."""
+
+    def __init__(self) -> None:
+        self.console = Console(file=sys.stderr, highlight=False)
+        self.live = self.console.is_terminal
+        self._statuses: dict[str, Status] = {}
+        self._live = Live(console=self.console, transient=True, auto_refresh=False)
+        self._shown = 0.0
+
+    def __enter__(self) -> Display:
+        if self.live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self._live.stop()
+
+    def update(self, name: str, status: Status | None) -> None:
+        """Shows the status of a run; None when it has ended."""
+        if status is not None:
+            self._statuses[name] = status
+        else:
+            self._statuses.pop(name, None)
+        if self.live and time.monotonic() - self._shown >= SECONDS_BETWEEN_LIVE / 2:
+            self._shown = time.monotonic()
+            self.show([f"{name}: {status}" for name, status in self._statuses.items()])
+
+    def show(self, lines: list[str]) -> None:
+        """Draws the lines of the runs, and the total below them."""
+        texts = [Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines, self.total] if line]
+        self._live.update(Group(*texts), refresh=True)
+
+    def say(self, line: str) -> None:
+        """Prints a line."""
+        self.console.print(Text(line), soft_wrap=True)
+
+
+class NotebookDisplay(TerminalDisplay):
+    """One line below the cell that changes as the runs go on; warnings and failures are printed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = True
+        self._bar: Any = None
+
+    def __enter__(self) -> Display:
+        from tqdm.auto import tqdm
+
+        self._bar = tqdm(bar_format="{desc}", leave=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.set_description_str(self.total)
+        self._bar.close()
+
+    def show(self, lines: list[str]) -> None:
+        """Draws all lines as one."""
+        self._bar.set_description_str(" | ".join([*([self.total] if self.total else []), *lines])[:400])
+
+    def say(self, line: str) -> None:
+        """Prints what must not be missed; the rest is in the runs' logs."""
+        if any(word in line for word in ("failed", "warning", "killed", "resumed")):
+            print(line, file=sys.stderr)

@@ -1,0 +1,96 @@
+"""Hooks into a run: subclass `Callback`, override what you need, pass it as `callbacks=[…]`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from pilot_tal.stream.task import TaskInfo
+
+if TYPE_CHECKING:
+    from pilot_tal.engine.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One training step. The losses are tensors on the device: reading them waits for it."""
+
+    epoch: int
+    step: int
+    lr: float
+    loss: Tensor
+    aux: Tensor
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a run has after a task: its step log, the states of its loss, and the metrics over all tasks so far."""
+
+    steps: list[dict[str, Any]]
+    states: list[dict[str, Any]]
+    metrics: dict[str, Any]
+
+
+class Callback:
+    """Base class of callbacks; every hook is optional.
+
+    Hooks run in the process that trains. `compare` trains several runs at a time in processes of their own, each with
+    a copy of the callback: what a hook stores in memory stays there, so write results to a file. An exception in a
+    hook ends the run. `run` has `path`, `record` (settings, classes, tasks), `config` and `tasks`.
+    """
+
+    def on_run_start(self, run: "Trainer") -> None:
+        """Called before the first task that is left to train."""
+
+    def on_task_start(self, run: "Trainer", task: TaskInfo) -> None:
+        """Called before the training of a task."""
+
+    def on_step(self, run: "Trainer", task: TaskInfo, step: StepInfo) -> None:
+        """Called after every optimizer step."""
+
+    def on_task_end(self, run: "Trainer", task: TaskInfo, result: TaskResult) -> None:
+        """Called when a task is evaluated and its files and checkpoint are written."""
+
+    def on_run_end(self, run: "Trainer") -> None:
+        """Called when the run is finished."""
+
+    def on_message(self, run: "Trainer", text: str) -> None:
+        """Called with every line of the run's log."""
+
+
+class CallbackList(Callback):
+    """Calls several callbacks in turn."""
+
+    def __init__(self, callbacks: Sequence[Callback]):
+        self.callbacks = list(callbacks)
+
+    def on_run_start(self, run: "Trainer") -> None:
+        """Passes it on."""
+        for callback in self.callbacks:
+            callback.on_run_start(run)
+
+    def on_task_start(self, run: "Trainer", task: TaskInfo) -> None:
+        """Passes it on."""
+        for callback in self.callbacks:
+            callback.on_task_start(run, task)
+
+    def on_step(self, run: "Trainer", task: TaskInfo, step: StepInfo) -> None:
+        """Passes it on."""
+        for callback in self.callbacks:
+            callback.on_step(run, task, step)
+
+    def on_task_end(self, run: "Trainer", task: TaskInfo, result: TaskResult) -> None:
+        """Passes it on."""
+        for callback in self.callbacks:
+            callback.on_task_end(run, task, result)
+
+    def on_run_end(self, run: "Trainer") -> None:
+        """Passes it on."""
+        for callback in self.callbacks:
+            callback.on_run_end(run)
+
+    def on_message(self, run: "Trainer", text: str) -> None:
+        """Passes it on."""
+        for callback in self.callbacks:
+            callback.on_message(run, text)
