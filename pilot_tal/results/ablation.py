@@ -1,28 +1,28 @@
-"""One loss with several values of its options: a grid of arms."""
+"""One loss with several values of its options: a grid of variants."""
 
 from dataclasses import dataclass
 from itertools import product
 
 from pilot_tal.results.display import exact
-from pilot_tal.results.study import Arm, Setting
+from pilot_tal.results.study import Group, Variant
 
-_MOST_SHOWN = 6  # arms in plots of single arms; above, a grid is shown by one of its arms there
+_MOST_SHOWN = 6  # variants in plots of single variants; above, a grid is shown by one of its variants there
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Arms of a setting that differ in options of their loss alone; `values` of each option that varies, in order."""
+    """Variants of a group that differ in options of their loss alone; `values` of each option that varies, in order."""
 
-    arms: list[Arm]
+    variants: list[Variant]
     values: dict[str, list[str]]
 
-    def best(self, metric: str) -> Arm | None:
-        """The arm with the highest mean: chosen after the fact, by the test images it is judged by."""
-        means = {i: exact(found.mean) for i, arm in enumerate(self.arms) if (found := arm.spread(metric))}
-        return self.arms[max(means, key=lambda i: (means[i], -i))] if means else None
+    def best(self, metric: str) -> Variant | None:
+        """The variant with the highest mean: chosen after the fact, by the test images it is judged by."""
+        means = {i: exact(found.mean) for i, variant in enumerate(self.variants) if (found := variant.spread(metric))}
+        return self.variants[max(means, key=lambda i: (means[i], -i))] if means else None
 
-    def planes(self) -> list[tuple[str, list[list[Arm | None]]]]:
-        """The arms by the values of the last option (rows) and of the one before it (columns), which have the most.
+    def planes(self) -> list[tuple[str, list[list[Variant | None]]]]:
+        """The variants by the values of the last option (rows) and of the one before it (columns), which have the most.
 
         Each combination of further options that was run gives a plane of its own, whose name says which.
         """
@@ -30,44 +30,52 @@ class Grid:
         found = []
         for rest in product(*(self.values[name] for name in others)):
             fixed = dict(zip(others, rest, strict=True))
-            rows = [[self._arm({**fixed, across: x, down: y}) for x in self.values[across]] for y in self.values[down]]
-            if any(arm for row in rows for arm in row):
+            rows = [
+                [self._variant({**fixed, across: x, down: y}) for x in self.values[across]] for y in self.values[down]
+            ]
+            if any(variant for row in rows for variant in row):
                 found.append((", ".join(f"{name}={value}" for name, value in fixed.items()), rows))
         return found
 
-    def curve(self) -> list[Arm]:
-        """With one option: the arms in the order of its values."""
+    def curve(self) -> list[Variant]:
+        """With one option: the variants in the order of its values."""
         ((option, values),) = self.values.items()
-        return [arm for value in values if (arm := self._arm({option: value}))]
+        return [variant for value in values if (variant := self._variant({option: value}))]
 
-    def _arm(self, wanted: dict[str, str]) -> Arm | None:
-        return next((arm for arm in self.arms if wanted.items() <= dict(arm.own).items()), None)
+    def _variant(self, wanted: dict[str, str]) -> Variant | None:
+        return next((variant for variant in self.variants if wanted.items() <= dict(variant.own).items()), None)
 
 
-def grids(setting: Setting) -> list[Grid]:
-    """The grids among the finished arms of a setting."""
-    alike: dict[tuple, list[Arm]] = {}
-    for arm in setting.finished_arms():
-        alike.setdefault((arm.engine, arm.shared, arm.loss), []).append(arm)
+def grids(group: Group) -> list[Grid]:
+    """The grids among the finished variants of a group."""
+    alike: dict[tuple, list[Variant]] = {}
+    for variant in group.finished_variants():
+        alike.setdefault((variant.engine, variant.shared, variant.loss), []).append(variant)
     found = []
-    for arms in (arms for arms in alike.values() if len(arms) > 1):
-        names = dict.fromkeys(name for arm in arms for name, _ in arm.own)
-        values = {name: sorted({dict(arm.own).get(name, "null") for arm in arms}, key=_value_order) for name in names}
+    for variants in (variants for variants in alike.values() if len(variants) > 1):
+        names = dict.fromkeys(name for variant in variants for name, _ in variant.own)
+        values = {
+            name: sorted({dict(variant.own).get(name, "null") for variant in variants}, key=_value_order)
+            for name in names
+        }
         varied = {name: texts for name, texts in values.items() if len(texts) > 1}
-        found.append(Grid(arms, dict(sorted(varied.items(), key=lambda item: len(item[1])))))
+        found.append(Grid(variants, dict(sorted(varied.items(), key=lambda item: len(item[1])))))
     return found
 
 
-def featured_arms(setting: Setting) -> list[Arm]:
-    """The finished arms; of a large comparison one a grid only, that with the default options or else the first."""
-    arms = setting.finished_arms()
-    if len(arms) <= _MOST_SHOWN:
-        return arms
-    hidden: set[Arm] = set()
-    for grid in grids(setting):
-        usual = next((arm for arm in grid.arms if not arm.changes().keys() & grid.values.keys()), grid.arms[0])
-        hidden |= {*grid.arms} - {usual}
-    return [arm for arm in arms if arm not in hidden]
+def featured_variants(group: Group) -> list[Variant]:
+    """The finished variants; of a large comparison one a grid only, that with the default options or else the first."""
+    variants = group.finished_variants()
+    if len(variants) <= _MOST_SHOWN:
+        return variants
+    hidden: set[Variant] = set()
+    for grid in grids(group):
+        usual = next(
+            (variant for variant in grid.variants if not variant.changes().keys() & grid.values.keys()),
+            grid.variants[0],
+        )
+        hidden |= {*grid.variants} - {usual}
+    return [variant for variant in variants if variant not in hidden]
 
 
 def _value_order(text: str) -> tuple:

@@ -9,8 +9,8 @@ from data_lt.progress import progress
 from pilot_tal.results.formats import to_csv, to_latex, to_markdown
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.page import Overview, Section, plot_file, render
-from pilot_tal.results.plots import difference_plots, level_plots, setting_plots
-from pilot_tal.results.study import Setting, Study
+from pilot_tal.results.plots import difference_plots, group_plots, level_plots
+from pilot_tal.results.study import Group, Study
 from pilot_tal.results.svg import standalone
 from pilot_tal.results.tables import (
     ablation_table,
@@ -53,8 +53,8 @@ def draw_report(study: Study) -> Drawn:
     overview = Overview(*tables, level_plots(study), difference_plots(study))
     sections = []
     with progress("report", len(study.finished)) as done:
-        for setting in study.finished:
-            sections.append(_section(setting))
+        for group in study.finished:
+            sections.append(_section(group))
             done(1)
     return Drawn(study, overview, sections)
 
@@ -66,23 +66,23 @@ def write_report(drawn: Drawn, output: Path, watched: bool = False) -> Path:
         for table in (overview.table, overview.layout, *(table for s in sections for table in s.tables)):
             for extension, write in _FORMATS.items():
                 _write(folder / "tables" / f"{table.name}.{extension}", write(table))
-        for name, drawings in (("overview", overview.plots), *((s.setting.slug, s.plots) for s in sections)):
+        for name, drawings in (("overview", overview.plots), *((s.group.slug, s.plots) for s in sections)):
             for plot in drawings:
                 _write(folder / plot_file(name, plot), standalone(plot.svg))
         _write(folder / "index.html", render(drawn.study, overview, sections, watched))
     return output / "index.html"
 
 
-def _section(setting: Setting) -> Section:
+def _section(group: Group) -> Section:
     return Section(
-        setting=setting,
-        metrics=metrics_table(setting),
-        ablation=ablation_table(setting),
-        tasks=tasks_table(setting),
-        confused=confused_table(setting),
-        seeds=seeds_table(setting),
-        classes=classes_table(setting),
-        plots=setting_plots(setting),
+        group=group,
+        metrics=metrics_table(group),
+        ablation=ablation_table(group),
+        tasks=tasks_table(group),
+        confused=confused_table(group),
+        seeds=seeds_table(group),
+        classes=classes_table(group),
+        plots=group_plots(group),
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads runs and sorts them into settings and arms."""
+"""Reads runs and sorts them into groups and variants."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -13,9 +13,9 @@ from pilot_tal.metrics import ALWAYS, misfits, summarize
 from pilot_tal.record.run_dir import RECORD, RESULT, Run, damaged, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
 from pilot_tal.results.display import clean
-from pilot_tal.results.labels import label_arms, name_files, note_data
+from pilot_tal.results.labels import label_variants, name_files, note_data
 from pilot_tal.results.paper import method_place
-from pilot_tal.results.study import BASELINE, Arm, Reference, Setting, Study, Values
+from pilot_tal.results.study import BASELINE, Group, Reference, Study, Values, Variant
 from pilot_tal.results.tal_state import read_states
 
 # Okabe and Ito's palette, which stays apart for colour-blind readers, and a few more.
@@ -54,34 +54,34 @@ def load_study(paths: Study | Iterable[str | Path]) -> Study:
 
 
 def make_study(runs: Sequence[Run], left_out: Iterable[str] = ()) -> Study:
-    """Sorts runs into settings and arms; `left_out` are remarks on runs that are not among them."""
-    settings: dict[tuple, Setting] = {}
-    arms: dict[tuple, Arm] = {}
+    """Sorts runs into groups and variants; `left_out` are remarks on runs that are not among them."""
+    groups: dict[tuple, Group] = {}
+    variants: dict[tuple, Variant] = {}
     remarks = list(left_out)
     for run in runs:
         record, data = run.record, _data(run.record)
         key = (record.data.name, record.method.name, record.stream.task_sizes, record.method.fidelity, data)
-        setting = settings.setdefault(key, Setting(record, data))
+        group = groups.setdefault(key, Group(record, data))
         shared, own = _values(record)
         identity = (record.engine.name, record.loss.name, shared, own)
-        if (key, identity) not in arms:
-            arms[key, identity] = Arm(record, shared, own)
-            setting.arms.append(arms[key, identity])
-        _add(arms[key, identity], run, remarks)
-    ordered = sorted(settings.values(), key=_setting_order)
-    everything = [arm for setting in ordered for arm in setting.arms]
+        if (key, identity) not in variants:
+            variants[key, identity] = Variant(record, shared, own)
+            group.variants.append(variants[key, identity])
+        _add(variants[key, identity], run, remarks)
+    ordered = sorted(groups.values(), key=_setting_order)
+    everything = [variant for group in ordered for variant in group.variants]
     _count(everything)
     _colour(everything)
-    for setting in ordered:
-        setting.arms.sort(key=_arm_order)
-        kin = [s for s in ordered if (s.dataset, s.method) == (setting.dataset, setting.method)]
-        label_arms(setting.arms, [arm for s in kin for arm in s.arms])
+    for group in ordered:
+        group.variants.sort(key=_arm_order)
+        kin = [s for s in ordered if (s.dataset, s.method) == (group.dataset, group.method)]
+        label_variants(group.variants, [variant for s in kin for variant in s.variants])
     note_data(ordered)
-    for setting in ordered:
-        setting.references = [*_untrained(setting, ordered), *_joint(setting, ordered)]
-    bounds = {reference.arm for setting in ordered for reference in setting.references if reference.joint}
-    for setting in ordered:
-        setting.is_bound = not bounds.isdisjoint(setting.arms)
+    for group in ordered:
+        group.references = [*_untrained(group, ordered), *_joint(group, ordered)]
+    bounds = {reference.variant for group in ordered for reference in group.references if reference.joint}
+    for group in ordered:
+        group.is_bound = not bounds.isdisjoint(group.variants)
     name_files(ordered, lambda s: f"{s.dataset} {s.data_note} {s.method} {s.tasks_title} {s.fidelity}")
     return Study(ordered, remarks)
 
@@ -126,77 +126,83 @@ def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
     return {_SHOWN_AS.get(name, name): value for name, value in values.items()}
 
 
-def _add(arm: Arm, run: Run, remarks: list[str]) -> None:
+def _add(variant: Variant, run: Run, remarks: list[str]) -> None:
     seed = run.record.seed
     if not _is_finished(run):
-        arm.unfinished.append(run)
-    elif seed in arm.runs:
-        remarks.append(f"{clean(run.path.name)} repeats {clean(arm.runs[seed].path.name)} and was left out.")
+        variant.unfinished.append(run)
+    elif seed in variant.runs:
+        remarks.append(f"{clean(run.path.name)} repeats {clean(variant.runs[seed].path.name)} and was left out.")
     else:
-        arm.runs[seed] = run
+        variant.runs[seed] = run
 
 
-def _untrained(setting: Setting, settings: Sequence[Setting]) -> Iterator[Reference]:
-    """Arms of other methods that train nothing, on the same data, tasks and ViT."""
-    trained = [arm for arm in setting.finished_arms() if arm.trains]
-    for other in settings if trained else ():
-        if other.method != setting.method and _stream(other) == _stream(setting):
-            for arm in other.finished_arms():
-                same_vit = any(_vit(arm) == _vit(mate) for mate in trained)
-                if not arm.trains and same_vit and arm.counts >= max(mate.counts for mate in trained):
-                    extra = ", ".join(filter(None, (arm.loss_title, arm.variant)))
-                    yield Reference(f"{other.method_title} ({extra})", arm, joint=False)
+def _untrained(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
+    """Variants of other methods that train nothing, on the same data, tasks and ViT."""
+    trained = [variant for variant in group.finished_variants() if variant.trains]
+    for other in groups if trained else ():
+        if other.method != group.method and _stream(other) == _stream(group):
+            for variant in other.finished_variants():
+                same_vit = any(_vit(variant) == _vit(mate) for mate in trained)
+                if not variant.trains and same_vit and variant.counts >= max(mate.counts for mate in trained):
+                    extra = ", ".join(filter(None, (variant.loss_title, variant.options_label)))
+                    yield Reference(f"{other.method_title} ({extra})", variant, joint=False)
 
 
-def _joint(setting: Setting, settings: Sequence[Setting]) -> Iterator[Reference]:
-    """The arms of the same method that saw all classes in one task."""
-    kind = (setting.dataset, setting.data, setting.method, setting.fidelity)
-    for other in settings if len(setting.task_sizes) > 1 else ():
+def _joint(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
+    """The variants of the same method that saw all classes in one task."""
+    kind = (group.dataset, group.data, group.method, group.fidelity)
+    for other in groups if len(group.task_sizes) > 1 else ():
         if len(other.task_sizes) == 1 and (other.dataset, other.data, other.method, other.fidelity) == kind:
-            for arm in other.finished_arms():
-                mates = [mate for mate in setting.finished_arms() if mate.trains]
-                if arm.trains and any(_vit(arm) == _vit(mate) and arm.counts >= mate.counts for mate in mates):
-                    yield Reference(f"Joint: {arm.label}", arm, joint=True)
+            for variant in other.finished_variants():
+                mates = [mate for mate in group.finished_variants() if mate.trains]
+                if variant.trains and any(
+                    _vit(variant) == _vit(mate) and variant.counts >= mate.counts for mate in mates
+                ):
+                    yield Reference(f"Joint: {variant.label}", variant, joint=True)
 
 
-def _stream(setting: Setting) -> tuple:
-    return (setting.dataset, setting.data, setting.task_sizes)
+def _stream(group: Group) -> tuple:
+    return (group.dataset, group.data, group.task_sizes)
 
 
-def _vit(arm: Arm) -> tuple:
-    vit = arm.record.backbone
+def _vit(variant: Variant) -> tuple:
+    vit = variant.record.backbone
     return (vit.name, vit.weights, vit.img_size)
 
 
-def _count(arms: list[Arm]) -> None:
+def _count(variants: list[Variant]) -> None:
     """Lets quick runs count only where no other run has finished."""
-    others = any(arm.runs and not arm.record.quick for arm in arms)
-    for arm in arms:
-        arm.counts = not (arm.record.quick and others)
+    others = any(variant.runs and not variant.record.quick for variant in variants)
+    for variant in variants:
+        variant.counts = not (variant.record.quick and others)
 
 
-def _colour(arms: list[Arm]) -> None:
+def _colour(variants: list[Variant]) -> None:
     """One colour for a loss in all plots; CE, TAL and what trains nothing have theirs in every report."""
-    others = [loss for loss in dict.fromkeys(arm.loss for arm in sorted(arms, key=_loss_order)) if loss not in _COLOURS]
+    others = [
+        loss
+        for loss in dict.fromkeys(variant.loss for variant in sorted(variants, key=_loss_order))
+        if loss not in _COLOURS
+    ]
     colours = _COLOURS | {loss: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, loss in enumerate(others)}
-    for arm in arms:
-        arm.colour = colours[arm.loss]
+    for variant in variants:
+        variant.colour = colours[variant.loss]
 
 
-def _loss_order(arm: Arm) -> tuple:
+def _loss_order(variant: Variant) -> tuple:
     """What trains nothing, CE, TAL and its kin, then the others by their titles."""
     places = {NO_LOSS: 0, BASELINE: 1}
-    return (places.get(arm.loss, 2 if arm.loss.startswith("tal") else 3), arm.loss_title, arm.loss)
+    return (places.get(variant.loss, 2 if variant.loss.startswith("tal") else 3), variant.loss_title, variant.loss)
 
 
-def _arm_order(arm: Arm) -> tuple:
-    engine = (arm.engine != "native", clean(arm.record.engine.title))
-    return (engine, arm.record.quick, arm.shared, _loss_order(arm), arm.own)
+def _arm_order(variant: Variant) -> tuple:
+    engine = (variant.engine != "native", clean(variant.record.engine.title))
+    return (engine, variant.record.quick, variant.shared, _loss_order(variant), variant.own)
 
 
-def _setting_order(setting: Setting) -> tuple:
+def _setting_order(group: Group) -> tuple:
     known = list(CARDS)
-    dataset = known.index(setting.dataset) if setting.dataset in known else len(known)
-    names = (dataset, setting.dataset_title, setting.dataset, method_place(setting))
-    tasks = len(setting.task_sizes)
-    return (*names, tasks == 1, tasks, setting.task_sizes, setting.fidelity, setting.data)
+    dataset = known.index(group.dataset) if group.dataset in known else len(known)
+    names = (dataset, group.dataset_title, group.dataset, method_place(group))
+    tasks = len(group.task_sizes)
+    return (*names, tasks == 1, tasks, group.task_sizes, group.fidelity, group.data)

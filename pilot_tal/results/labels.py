@@ -5,40 +5,40 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pilot_tal.results.display import clean, slug
-from pilot_tal.results.study import Arm, Setting, Values
+from pilot_tal.results.study import Group, Values, Variant
 
 _CHECKSUM = "data.checksum"
 _DIGEST = re.compile(r"(?:^|(?<=@))([0-9a-f]{8})[0-9a-f]{8,}$")  # a checksum, or one behind a file's name
 
 
-def label_arms(arms: list[Arm], kin: list[Arm]) -> None:
-    """Names each arm of a setting by its loss and whatever else tells it from its kin: all of dataset and method."""
-    engines = {arm.engine for arm in arms}
-    for arm in arms:
+def label_variants(variants: list[Variant], kin: list[Variant]) -> None:
+    """Names each variant of a group by its loss and whatever else tells it from its kin: all of dataset and method."""
+    engines = {variant.engine for variant in variants}
+    for variant in variants:
         # What counts is not named after quick runs beside it.
         mates, others = (
-            [a for a in group if a.engine == arm.engine and a.counts >= arm.counts] for group in (arms, kin)
+            [a for a in group if a.engine == variant.engine and a.counts >= variant.counts] for group in (variants, kin)
         )
-        variant = _distinct([a.shared for a in mates], [a.shared for a in others], arm.shared)
-        named = arm.counts or "quick=true" in variant
-        arm.variant = ", ".join(variant if named else [*variant, "quick=true"])
-        own = [[a.own for a in group if a.loss == arm.loss] for group in (mates, others)]
-        arm.own_variant = ", ".join(_distinct(own[0], own[1], arm.own))
-        engine = arm.record.engine.title if len(engines) > 1 else ""
-        extra = [text for text in (engine, arm.variant, arm.own_variant) if text]
-        arm.label = clean(f"{arm.loss_title} ({', '.join(extra)})" if extra else arm.loss_title)
-    name_files(arms, lambda arm: arm.label)
+        options_label = _distinct([a.shared for a in mates], [a.shared for a in others], variant.shared)
+        named = variant.counts or "quick=true" in options_label
+        variant.options_label = ", ".join(options_label if named else [*options_label, "quick=true"])
+        own = [[a.own for a in group if a.loss == variant.loss] for group in (mates, others)]
+        variant.own_options_label = ", ".join(_distinct(own[0], own[1], variant.own))
+        engine = variant.record.engine.title if len(engines) > 1 else ""
+        extra = [text for text in (engine, variant.options_label, variant.own_options_label) if text]
+        variant.label = clean(f"{variant.loss_title} ({', '.join(extra)})" if extra else variant.loss_title)
+    name_files(variants, lambda variant: variant.label)
 
 
-def note_data(settings: Sequence[Setting]) -> None:
-    """Notes what tells apart the data of settings that have one dataset and equally many classes."""
-    kinds: dict[tuple[str, int], dict[tuple, list[Setting]]] = {}
-    for setting in settings:
-        kinds.setdefault((setting.dataset, len(setting.data)), {}).setdefault(setting.data, []).append(setting)
+def note_data(groups: Sequence[Group]) -> None:
+    """Notes what tells apart the data of groups that have one dataset and equally many classes."""
+    kinds: dict[tuple[str, int], dict[tuple, list[Group]]] = {}
+    for group in groups:
+        kinds.setdefault((group.dataset, len(group.data)), {}).setdefault(group.data, []).append(group)
     for kind in kinds.values():
         for note, alike in zip(_notes(list(kind)), kind.values(), strict=True):
-            for setting in alike:
-                setting.data_note = note
+            for group in alike:
+                group.data_note = note
 
 
 def name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
@@ -75,7 +75,7 @@ def _distinct(mates: list[Values], kin: list[Values], values: Values) -> list[st
 
 
 def _is_told(mates: list[Values]) -> bool:
-    """Whether the other keys of the data tell the arms' checksums apart."""
+    """Whether the other keys of the data tell the variants' checksums apart."""
     checksums: dict[Values, set[str | None]] = {}
     for values in mates:
         others = tuple((key, value) for key, value in values if key.startswith("data.") and key != _CHECKSUM)

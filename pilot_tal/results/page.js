@@ -53,7 +53,7 @@ function describe(data, place, parent, role) {
   const box = add(parent, "div", "");
   add(box, "b", role + data.names[place]);
   add(box, "span", data.images[place] + " training images, " + (data.tail[place] ? "tail" : "head"));
-  data.arms.forEach((arm, i) => add(box, "span", arm + ": " + percent(data.accuracy[i][place])));
+  data.variants.forEach((variant, i) => add(box, "span", variant + ": " + percent(data.accuracy[i][place])));
 }
 
 // The classes under a point of a plot, as places among the classes from many to few images; none if there is none.
@@ -66,7 +66,7 @@ function classesAt(panel, data, x, y) {
   const range = panel.high - panel.low;
   let nearest = [], least = 8;
   data.names.forEach((_, place) => {
-    const recall = data.accuracy[panel.arm][place], precision = data.precision[panel.arm][place];
+    const recall = data.accuracy[panel.variant][place], precision = data.precision[panel.variant][place];
     if (recall === null || precision === null) return;
     const across = ((recall - panel.low) / range - right) * width;
     const along = (1 - (precision - panel.low) / range - down) * height;
@@ -110,7 +110,7 @@ function makeSearch(sections) {
       section.data.names.map((name, place) => [section, name, place]).filter((hit) => hit[1].toLowerCase().includes(wanted)));
     if (!wanted) return;
     found.slice(0, 12).forEach(([section, name, place]) => {
-      const told = section.data.arms.map((arm, i) => arm + " " + percent(section.data.accuracy[i][place]));
+      const told = section.data.variants.map((variant, i) => variant + " " + percent(section.data.accuracy[i][place]));
       const where = sections.length > 1 ? section.title + ": " : "";
       const images = section.data.images[place] + " training images";
       const button = add(add(list, "li", ""), "button", where + [name, images, ...told].join(" · "));

@@ -11,11 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.results.ablation import featured_arms
+from pilot_tal.results.ablation import featured_variants
 from pilot_tal.results.display import clean, interval, listed, number, percent, points
 from pilot_tal.results.formats import Table
-from pilot_tal.results.sentences import lead_sentences, setting_caveats, study_caveats
-from pilot_tal.results.study import BASELINE_TITLE, Arm, Setting, Study
+from pilot_tal.results.sentences import group_caveats, lead_sentences, study_caveats
+from pilot_tal.results.study import BASELINE_TITLE, Group, Study, Variant
 from pilot_tal.results.svg import Plot, inline
 
 RELOAD_SECONDS = 30
@@ -31,7 +31,7 @@ _FURTHER_DEFINITIONS = (
     ),
     (
         "Bold",
-        "highest mean over seeds (lowest for forgetting) of a setting; in the paper's layout the highest of "
+        "highest mean over seeds (lowest for forgetting) of a group; in the paper's layout the highest of "
         "a method, and underlined the highest of a column; among several options of a loss it is chosen after the fact",
     ),
 )
@@ -39,7 +39,7 @@ _FURTHER_DEFINITIONS = (
 
 @dataclass(frozen=True)
 class Overview:
-    """What the page shows of all settings together."""
+    """What the page shows of all groups together."""
 
     table: Table
     layout: Table
@@ -55,9 +55,9 @@ class Overview:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of one setting."""
+    """What the page shows of one group."""
 
-    setting: Setting
+    group: Group
     metrics: Table
     ablation: Table | None
     tasks: Table
@@ -78,7 +78,7 @@ def render(study: Study, overview: Overview, sections: list[Section], watched: b
     loader = PackageLoader("pilot_tal", "results")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     script = loader.get_source(environment, "page.js")[0]
-    runs = [run for s in study.settings for arm in s.arms for run in arm.runs.values()]
+    runs = [run for s in study.groups for variant in s.variants for run in variant.runs.values()]
     return environment.get_template("page.html.j2").render(
         title=_title(study),
         script=Markup(script),
@@ -104,21 +104,21 @@ def plot_file(folder: str, plot: Plot) -> str:
 
 
 def _title(study: Study) -> str:
-    datasets = list(dict.fromkeys(clean(s.record.data.title) for s in study.settings))
-    losses = list(dict.fromkeys(a.loss_title for s in study.settings for a in s.arms if a.trains))
-    losses = losses or list(dict.fromkeys(s.method_title for s in study.settings))
+    datasets = list(dict.fromkeys(clean(s.record.data.title) for s in study.groups))
+    losses = list(dict.fromkeys(a.loss_title for s in study.groups for a in s.variants if a.trains))
+    losses = losses or list(dict.fromkeys(s.method_title for s in study.groups))
     return f"{listed(losses)} on {', '.join(datasets)}"
 
 
 def _section(section: Section, index: int) -> dict[str, Any]:
-    setting = section.setting
+    group = section.group
     return {
-        "slug": setting.slug,
-        "title": setting.title,
-        "facts": _facts(setting),
-        "caveats": setting_caveats(setting),
-        "tiles": [_tiles(setting, arm) for arm in _tiled_arms(setting)],
-        "references": _references(setting),
+        "slug": group.slug,
+        "title": group.title,
+        "facts": _facts(group),
+        "caveats": group_caveats(group),
+        "tiles": [_tiles(group, variant) for variant in _tiled_variants(group)],
+        "references": _references(group),
         "metrics": section.metrics,
         "ablation": section.ablation,
         "folded": [
@@ -127,19 +127,19 @@ def _section(section: Section, index: int) -> dict[str, Any]:
             ("Each run", section.seeds),
             ("Each class", section.classes),
         ],
-        "plots": [_shown(plot, setting.slug, f"s{index}p{i}") for i, plot in enumerate(section.plots)],
-        "data": _class_data(setting),
+        "plots": [_shown(plot, group.slug, f"s{index}p{i}") for i, plot in enumerate(section.plots)],
+        "data": _class_data(group),
     }
 
 
-def _tiled_arms(setting: Setting) -> list[Arm]:
-    shown = featured_arms(setting)
-    return [arm for arm in setting.compared_arms() if arm in shown]
+def _tiled_variants(group: Group) -> list[Variant]:
+    shown = featured_variants(group)
+    return [variant for variant in group.compared_variants() if variant in shown]
 
 
-def _references(setting: Setting) -> str:
-    """What the arms are to be measured against."""
-    found = [(r, r.arm.spread("a_mean"), r.arm.spread("a_tail")) for r in setting.references]
+def _references(group: Group) -> str:
+    """What the variants are to be measured against."""
+    found = [(r, r.variant.spread("a_mean"), r.variant.spread("a_tail")) for r in group.references]
     told = [
         f"{reference.title} {percent(mean.mean, 1)} % (tail {percent(tail.mean, 1) if tail else '–'} %)"
         for reference, mean, tail in found
@@ -148,17 +148,17 @@ def _references(setting: Setting) -> str:
     return f"To measure it against, A_Mean: {', '.join(told)}." if told else ""
 
 
-def _class_data(setting: Setting) -> dict[str, Any]:
+def _class_data(group: Group) -> dict[str, Any]:
     """What the page's script shows of a class, from many training images to few, as in the table of classes."""
-    classes, arms = setting.classes(), featured_arms(setting)
+    classes, variants = group.classes(), featured_variants(group)
     order = classes.rank[::-1]
     return {
         "names": [classes.names[k] for k in order],
         "images": classes.counts[order].tolist(),
         "tail": classes.tail[order].tolist(),
-        "arms": [arm.label for arm in arms],
-        "accuracy": [_percents(arm.by_class("accuracy")[order]) for arm in arms],
-        "precision": [_percents(arm.by_class("precision")[order]) for arm in arms],
+        "variants": [variant.label for variant in variants],
+        "accuracy": [_percents(variant.by_class("accuracy")[order]) for variant in variants],
+        "precision": [_percents(variant.by_class("precision")[order]) for variant in variants],
     }
 
 
@@ -166,34 +166,34 @@ def _percents(values: np.ndarray) -> list[float | None]:
     return [None if np.isnan(value) else round(100 * float(value), 2) for value in values]
 
 
-def _facts(setting: Setting) -> str:
-    sizes = setting.task_sizes
+def _facts(group: Group) -> str:
+    sizes = group.task_sizes
     tasks = f"{len(sizes)} of {sizes[0]}" if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
-    engines = dict.fromkeys(clean(arm.record.engine.title) for arm in setting.arms)
-    tests = setting.finished_arms()[0].runs
+    engines = dict.fromkeys(clean(variant.record.engine.title) for variant in group.variants)
+    tests = group.finished_variants()[0].runs
     images = sum(next(iter(tests.values())).metrics["per_class"]["test_images"])
     return (
-        f"{sum(sizes)} classes in tasks: {tasks}. {images} test images. Fidelity {setting.fidelity}. "
-        f"Engine: {', '.join(engines)}.{_hidden_arms(setting)}"
+        f"{sum(sizes)} classes in tasks: {tasks}. {images} test images. Fidelity {group.fidelity}. "
+        f"Engine: {', '.join(engines)}.{_hidden_variants(group)}"
     )
 
 
-def _hidden_arms(setting: Setting) -> str:
-    hidden = len(setting.finished_arms()) - len(shown := featured_arms(setting))
+def _hidden_variants(group: Group) -> str:
+    hidden = len(group.finished_variants()) - len(shown := featured_variants(group))
     if not hidden:
         return ""
-    names = ", ".join(arm.label for arm in shown)
+    names = ", ".join(variant.label for variant in shown)
     return f" Tiles and plots of single losses show {names}; the tables show {hidden} more, with other options."
 
 
-def _tiles(setting: Setting, arm: Arm) -> dict[str, Any]:
+def _tiles(group: Group, variant: Variant) -> dict[str, Any]:
     """The change of the tail, the head and all classes, large."""
-    base, seeds = setting.baseline(arm), setting.pairs(arm)
+    base, seeds = group.baseline(variant), group.pairs(variant)
     assert base is not None
     tiles = []
     for key, name in (("a_tail", "Tail (A_Tail)"), ("a_head", "Head (A_Head)"), ("a_mean", "All (A_Mean)")):
-        found = setting.difference(arm, key)
-        before, after = (side.only(seeds).spread(key) for side in (base, arm))
+        found = group.difference(variant, key)
+        before, after = (side.only(seeds).spread(key) for side in (base, variant))
         if found is None or before is None or after is None:
             continue
         tiles.append(
@@ -205,7 +205,7 @@ def _tiles(setting: Setting, arm: Arm) -> dict[str, Any]:
             }
         )
     return {
-        "title": f"{arm.label} against {BASELINE_TITLE}, {number(len(seeds), 'shared seed')}",
+        "title": f"{variant.label} against {BASELINE_TITLE}, {number(len(seeds), 'shared seed')}",
         "tiles": tiles,
     }
 

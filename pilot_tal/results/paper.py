@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from data_lt import CARDS, prepare, read_manifest
 from pilot_tal.results.display import number
-from pilot_tal.results.study import OF_SETTING, Arm, Setting
+from pilot_tal.results.study import OF_SETTING, Group, Variant
 
 EPOCHS = 20
 BACKBONE = "vit_base_patch16_224"
@@ -37,43 +37,43 @@ def paper_table() -> dict[tuple[str, str, int, str], PaperNumbers]:
     }
 
 
-def method_place(setting: Setting) -> tuple:
+def method_place(group: Group) -> tuple:
     """Sorts the paper's methods in its order, and others behind them by title."""
     known = list(dict.fromkeys(method for method, *_ in paper_table()))
-    place = known.index(setting.method) if setting.method in known else len(known)
-    return (place, setting.method_title, setting.method)
+    place = known.index(group.method) if group.method in known else len(known)
+    return (place, group.method_title, group.method)
 
 
-def departures(setting: Setting, arm: Arm) -> list[str]:
-    """What keeps an arm from being the paper's setting, where the paper has the dataset and the method."""
-    record, card = arm.record, CARDS[setting.dataset]
+def departures(group: Group, variant: Variant) -> list[str]:
+    """What keeps an variant from being the paper's group, where the paper has the dataset and the method."""
+    record, card = variant.record, CARDS[group.dataset]
     found = ["a quick run of a few steps"] if record.quick else []
-    classes = sum(setting.task_sizes)
+    classes = sum(group.task_sizes)
     if classes != card.classes:
         found.append(f"{number(classes, 'class', 'classes')} instead of {card.classes}")
-    elif max(setting.task_sizes) - min(setting.task_sizes) > 1:
-        found.append(f"tasks of {' + '.join(map(str, setting.task_sizes))} classes instead of equal ones")
-    if setting.fidelity != "pilot":
-        found.append(f"fidelity {setting.fidelity} instead of pilot")
+    elif max(group.task_sizes) - min(group.task_sizes) > 1:
+        found.append(f"tasks of {' + '.join(map(str, group.task_sizes))} classes instead of equal ones")
+    if group.fidelity != "pilot":
+        found.append(f"fidelity {group.fidelity} instead of pilot")
     epochs = record.method.settings.get("tuned_epoch")
     if epochs != EPOCHS:
         found.append(f"{epochs or 'an unknown number of'} epochs instead of {EPOCHS}")
     if not record.backbone.name.removeprefix("pretrained_").startswith(BACKBONE):
         found.append(f"backbone {record.backbone.name} instead of {BACKBONE}")
-    return found + _other_settings(setting, arm)
+    return found + _other_groups(group, variant)
 
 
-def _other_settings(setting: Setting, arm: Arm) -> list[str]:
+def _other_groups(group: Group, variant: Variant) -> list[str]:
     """Settings that are not the defaults of method, dataset and loss, apart from those `departures` looks at."""
-    changed, checksum = arm.changes(), arm.record.data.checksum
-    other_split = checksum is not None and checksum != _shipped_checksum(setting.dataset)
+    changed, checksum = variant.changes(), variant.record.data.checksum
+    other_split = checksum is not None and checksum != _shipped_checksum(group.dataset)
     skipped = {*OF_SETTING, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
     found = [
         f"{name} {_shown(value)}" + ("" if default is None else f" instead of {_shown(default)}")
         for name, (value, default) in changed.items()
         if name not in skipped
     ]
-    named = changed.keys() & _OF_DATA or sum(setting.task_sizes) != CARDS[setting.dataset].classes
+    named = changed.keys() & _OF_DATA or sum(group.task_sizes) != CARDS[group.dataset].classes
     return [*found, "another split of the images"] if other_split and not named else found
 
 
@@ -86,20 +86,20 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def in_paper(setting: Setting) -> bool:
+def in_paper(group: Group) -> bool:
     """Whether the paper's table has this dataset, method and number of tasks."""
-    return (setting.method, setting.dataset, len(setting.task_sizes), "ce") in paper_table()
+    return (group.method, group.dataset, len(group.task_sizes), "ce") in paper_table()
 
 
-def paper_numbers(setting: Setting, arm: Arm) -> PaperNumbers | None:
-    """The paper's numbers for this arm; None where it has none or the setting is not the paper's."""
-    return _table_numbers(setting, arm) if in_paper(setting) and not departures(setting, arm) else None
+def paper_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
+    """The paper's numbers for this variant; None where it has none or the group is not the paper's."""
+    return _table_numbers(group, variant) if in_paper(group) and not departures(group, variant) else None
 
 
-def paper_arms(setting: Setting) -> list[Arm]:
-    """The finished arms for whose loss the paper has numbers in this dataset, method and number of tasks."""
-    return [arm for arm in setting.finished_arms() if in_paper(setting) and _table_numbers(setting, arm)]
+def paper_variants(group: Group) -> list[Variant]:
+    """The finished variants for whose loss the paper has numbers in this dataset, method and number of tasks."""
+    return [variant for variant in group.finished_variants() if in_paper(group) and _table_numbers(group, variant)]
 
 
-def _table_numbers(setting: Setting, arm: Arm) -> PaperNumbers | None:
-    return paper_table().get((setting.method, setting.dataset, len(setting.task_sizes), arm.loss))
+def _table_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
+    return paper_table().get((group.method, group.dataset, len(group.task_sizes), variant.loss))

@@ -1,17 +1,17 @@
-"""Plots over the classes of a setting: training images, accuracy, differences, precision and recall."""
+"""Plots over the classes of a group: training images, accuracy, differences, precision and recall."""
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from pilot_tal.results.display import number, points, shorten
-from pilot_tal.results.study import BASELINE_TITLE, Arm, Classes, Setting
-from pilot_tal.results.svg import INK, Plot, arm_style, figure, legend, panel, to_svg
+from pilot_tal.results.study import BASELINE_TITLE, Classes, Group, Variant
+from pilot_tal.results.svg import INK, Plot, figure, legend, panel, to_svg, variant_style
 from pilot_tal.results.tables import class_differences
 
 
-def class_distribution(setting: Setting) -> Plot:
+def class_distribution(group: Group) -> Plot:
     """Training images of each class, the tail shaded."""
-    classes = setting.classes()
+    classes = group.classes()
     counts = classes.counts[classes.rank[::-1]]
     shown, (axes,) = figure(2.9)
     axes.stairs(counts, np.arange(len(counts) + 1) + 0.5, fill=True, color=INK, alpha=0.55, linewidth=0)
@@ -27,21 +27,21 @@ def class_distribution(setting: Setting) -> Plot:
     return Plot("class-distribution", "Training images of each class", caption, svg, (panel("columns", axes),))
 
 
-def accuracy_by_class(setting: Setting, arms: list[Arm]) -> Plot:
-    """Accuracy of each class in the order of its training images, all arms."""
-    classes = setting.classes()
+def accuracy_by_class(group: Group, variants: list[Variant]) -> Plot:
+    """Accuracy of each class in the order of its training images, all variants."""
+    classes = group.classes()
     shown, (axes,) = figure(3.0)
     _shade_tail(axes, classes)
     window = 2 * (max(3, len(classes.rank) // 10) // 2) + 1 if len(classes.rank) > 2 else 1
     x = np.arange(1, len(classes.rank) + 1)
-    crowded = len(arms) > 3  # then points hide each other, and the lines tell more
-    for arm in arms:
-        values = 100 * arm.by_class("accuracy")[classes.rank[::-1]]
-        look = arm_style(arm, arms)
+    crowded = len(variants) > 3  # then points hide each other, and the lines tell more
+    for variant in variants:
+        values = 100 * variant.by_class("accuracy")[classes.rank[::-1]]
+        look = variant_style(variant, variants)
         if not crowded:
             axes.plot(x, values, marker=look["marker"], color=look["color"], linestyle="", markersize=3, alpha=0.5)
         mean = _running_mean(values, window)
-        axes.plot(x, mean, color=look["color"], linestyle=look["linestyle"], label=shorten(arm.label, 36))
+        axes.plot(x, mean, color=look["color"], linestyle=look["linestyle"], label=shorten(variant.label, 36))
     axes.set(xlabel="class, from many to few training images", ylabel="accuracy, %", ylim=(-3, 103))
     legend(shown, axes)
     caption = (
@@ -52,16 +52,16 @@ def accuracy_by_class(setting: Setting, arms: list[Arm]) -> Plot:
     return Plot("accuracy-by-class", title, caption, svg, (panel("columns", axes),))
 
 
-def difference_by_class(setting: Setting, arm: Arm) -> Plot:
-    """The arm minus CE, class by class."""
-    classes = setting.classes()
-    values = 100 * class_differences(setting, arm)
+def difference_by_class(group: Group, variant: Variant) -> Plot:
+    """The variant minus CE, class by class."""
+    classes = group.classes()
+    values = 100 * class_differences(group, variant)
     ordered = values[classes.rank[::-1]]
     shown, (axes,) = figure(3.1)
     _shade_tail(axes, classes)
     x = np.arange(1, len(ordered) + 1)
     edges = np.arange(len(ordered) + 1) + 0.5
-    axes.stairs(np.nan_to_num(ordered), edges, fill=True, color=arm.colour, alpha=0.75, linewidth=0)
+    axes.stairs(np.nan_to_num(ordered), edges, fill=True, color=variant.colour, alpha=0.75, linewidth=0)
     axes.axhline(0, color=INK, linewidth=0.8)
     in_tail = classes.tail[classes.rank[::-1]]
     means = {}
@@ -71,7 +71,7 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
             ends = [x[part][0] - 0.5, x[part][-1] + 0.5]
             axes.plot(ends, [means[name]] * 2, color=INK, linestyle="--", linewidth=1.4)
     limit = max(5.0, 1.1 * float(np.nanmax(np.abs(ordered))))
-    name = f"{arm.label} − {BASELINE_TITLE}"
+    name = f"{variant.label} − {BASELINE_TITLE}"
     axes.set(xlabel="class, from many to few training images", ylabel="change of accuracy, points")
     axes.set_ylim(-limit, limit)
     parts = ", ".join(f"{key} {points(mean / 100, 1)}" for key, mean in means.items())
@@ -80,26 +80,26 @@ def difference_by_class(setting: Setting, arm: Arm) -> Plot:
         f"Dashed: mean of a part ({parts} points). {_extremes(classes, values)}"
     )
     svg, title = to_svg(shown), f"{name}, class by class"
-    return Plot(f"difference-by-class-{arm.slug}", title, caption, svg, (panel("columns", axes),))
+    return Plot(f"difference-by-class-{variant.slug}", title, caption, svg, (panel("columns", axes),))
 
 
-def precision_recall(setting: Setting, arms: list[Arm]) -> Plot:
-    """Precision against recall of each class, a panel for each arm."""
-    classes = setting.classes()
-    columns = min(2, len(arms))
-    rows = -(-len(arms) // columns)
+def precision_recall(group: Group, variants: list[Variant]) -> Plot:
+    """Precision against recall of each class, a panel for each variant."""
+    classes = group.classes()
+    columns = min(2, len(variants))
+    rows = -(-len(variants) // columns)
     shown, panels = figure(0.5 + 2.45 * rows if columns > 1 else 4.0, rows, columns, sharex=True, sharey=True)
     told = []
-    for axes, arm in zip(panels, arms, strict=False):
-        recall, precision = 100 * arm.by_class("accuracy"), 100 * arm.by_class("precision")
+    for axes, variant in zip(panels, variants, strict=False):
+        recall, precision = 100 * variant.by_class("accuracy"), 100 * variant.by_class("precision")
         axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=":")
-        for name, part, fill in (("head", ~classes.tail, arm.colour), ("tail", classes.tail, "none")):
-            axes.scatter(recall[part], precision[part], s=16, facecolor=fill, edgecolor=arm.colour, alpha=0.8)
+        for name, part, fill in (("head", ~classes.tail, variant.colour), ("tail", classes.tail, "none")):
+            axes.scatter(recall[part], precision[part], s=16, facecolor=fill, edgecolor=variant.colour, alpha=0.8)
             gap = precision[part] - recall[part]
             if (~np.isnan(gap)).any():
-                told.append(f"{arm.label} {name} {points(np.nanmean(gap) / 100, 1)}")
-        axes.set(title=shorten(arm.label, 22), xlim=(-4, 104), ylim=(-4, 104), aspect="equal")
-    for axes in panels[len(arms) :]:
+                told.append(f"{variant.label} {name} {points(np.nanmean(gap) / 100, 1)}")
+        axes.set(title=shorten(variant.label, 22), xlim=(-4, 104), ylim=(-4, 104), aspect="equal")
+    for axes in panels[len(variants) :]:
         axes.set_visible(False)
     for name, fill in (("head", INK), ("tail", "none")):
         panels[0].scatter([], [], s=16, facecolor=fill, edgecolor=INK, label=f"{name} class")
@@ -111,18 +111,18 @@ def precision_recall(setting: Setting, arms: list[Arm]) -> Plot:
         f"recall, in points: {'; '.join(told)}. A class that is never predicted has no precision: not drawn."
     )
     svg = to_svg(shown)
-    spots = (panel("points", axes, arm=i, low=-4, high=104) for i, axes in enumerate(panels[: len(arms)]))
+    spots = (panel("points", axes, variant=i, low=-4, high=104) for i, axes in enumerate(panels[: len(variants)]))
     return Plot("precision-recall", "Precision against recall of each class", caption, svg, tuple(spots))
 
 
-def precision_recall_by_task(setting: Setting, arms: list[Arm]) -> Plot:
+def precision_recall_by_task(group: Group, variants: list[Variant]) -> Plot:
     """Mean precision and recall of the classes of each task after the last one."""
-    tasks = np.arange(1, len(setting.task_sizes) + 1)
+    tasks = np.arange(1, len(group.task_sizes) + 1)
     shown, (axes,) = figure(2.9)
-    for arm in arms:
-        look = arm_style(arm, arms)
-        gap = np.mean([_gap_by_task(setting, run.metrics) for run in arm.runs.values()], axis=0)
-        axes.plot(tasks, gap, label=shorten(arm.label, 36), **look)
+    for variant in variants:
+        look = variant_style(variant, variants)
+        gap = np.mean([_gap_by_task(group, run.metrics) for run in variant.runs.values()], axis=0)
+        axes.plot(tasks, gap, label=shorten(variant.label, 36), **look)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set(xlabel="task in which the class was learnt", ylabel="precision − recall, points", xticks=tasks)
     legend(shown, axes)
@@ -133,9 +133,9 @@ def precision_recall_by_task(setting: Setting, arms: list[Arm]) -> Plot:
     return Plot("precision-recall-by-task", "Precision minus recall, by task", caption, to_svg(shown))
 
 
-def _gap_by_task(setting: Setting, metrics: dict) -> list[float]:
+def _gap_by_task(group: Group, metrics: dict) -> list[float]:
     precision, recall = (np.array(metrics["per_class"][k], dtype=float) for k in ("precision", "accuracy"))
-    parts = np.split(100 * (precision - recall), np.cumsum(setting.task_sizes)[:-1])
+    parts = np.split(100 * (precision - recall), np.cumsum(group.task_sizes)[:-1])
     return [float(np.nanmean(part)) if (~np.isnan(part)).any() else np.nan for part in parts]
 
 

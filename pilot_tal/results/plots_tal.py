@@ -8,16 +8,16 @@ from matplotlib.axes import Axes
 
 from pilot_tal.metrics import tail_classes
 from pilot_tal.record.run_dir import Run
-from pilot_tal.results.study import Arm
+from pilot_tal.results.study import Variant
 from pilot_tal.results.svg import INK, Plot, figure, legend, to_svg
 from pilot_tal.results.tal_state import TaskState, over_steps, read_states
 
 
-def tal_over_steps(arms: list[Arm]) -> Iterator[Plot]:
-    """Q and α·w for head and tail classes, a plot for each arm that logged them."""
-    for arm in arms:
-        seed = arm.seeds[0]
-        run = arm.runs[seed]
+def tal_over_steps(variants: list[Variant]) -> Iterator[Plot]:
+    """Q and α·w for head and tail classes, a plot for each variant that logged them."""
+    for variant in variants:
+        seed = variant.seeds[0]
+        run = variant.runs[seed]
         states = read_states(run)
         if not states:
             continue
@@ -27,8 +27,8 @@ def tal_over_steps(arms: list[Arm]) -> Iterator[Plot]:
             "largest; the state starts anew with each task (dotted). At α·w = 1 negatives weigh as in CE. "
             f"Mean α·w over all classes at the end of a task: {', '.join(f'{end:.2f}' for end in ends)}."
         )
-        title = f"Q and α·w over the steps: {arm.label}"
-        yield Plot(f"tal-state-{arm.slug}", title, caption, _draw(run, states, arm.colour))
+        title = f"Q and α·w over the steps: {variant.label}"
+        yield Plot(f"tal-state-{variant.slug}", title, caption, _draw(run, states, variant.colour))
 
 
 def _draw(run: Run, states: list[TaskState], tail_colour: str) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from pilot_tal.metrics import Difference
 from pilot_tal.results.display import clean, exact, interval, number, points
-from pilot_tal.results.paper import departures, paper_arms
-from pilot_tal.results.study import BASELINE, BASELINE_TITLE, OF_SETTING, Arm, Setting, Study, same_data
+from pilot_tal.results.paper import departures, paper_variants
+from pilot_tal.results.study import BASELINE, BASELINE_TITLE, OF_SETTING, Group, Study, Variant, same_data
 from pilot_tal.results.tal_state import CALIBRATED, mean_weights
 
 _NAMED = 5  # unfinished runs; the page's table has them all
@@ -14,12 +14,12 @@ _VOTED = ("l2p", "dualprompt")  # methods that choose prompts by a vote of the b
 
 def lead_sentences(study: Study) -> list[str]:
     """What each loss does to the tail against CE, a paragraph each; plain when there is nothing to say."""
-    found: dict[str, list[tuple[Setting, Arm, Difference]]] = {}
-    for setting in study.settings:
-        for arm in setting.compared_arms() if not setting.is_bound else ():
-            difference = setting.difference(arm, "a_tail")
-            if arm.counts and difference is not None:
-                found.setdefault(arm.loss, []).append((setting, arm, difference))
+    found: dict[str, list[tuple[Group, Variant, Difference]]] = {}
+    for group in study.groups:
+        for variant in group.compared_variants() if not group.is_bound else ():
+            difference = group.difference(variant, "a_tail")
+            if variant.counts and difference is not None:
+                found.setdefault(variant.loss, []).append((group, variant, difference))
     if not found:
         return [_nothing_to_compare(study)]
     return [_one(*cases[0]) if len(cases) == 1 else _many(cases) for cases in found.values()]
@@ -42,7 +42,7 @@ def verdict(difference: Difference, loss: str) -> str:
 def study_caveats(study: Study) -> list[str]:
     """What a reader must know about the runs as a whole."""
     found = list(study.remarks)
-    quick = sum(len(arm.runs) for setting in study.settings for arm in setting.arms if not arm.counts)
+    quick = sum(len(variant.runs) for group in study.groups for variant in group.variants if not variant.counts)
     if quick:
         found.append(f"In no headline, no overview plot and never bold: {number(quick, 'quick run')} of a few steps.")
     named = [
@@ -55,38 +55,38 @@ def study_caveats(study: Study) -> list[str]:
     return found
 
 
-def setting_caveats(setting: Setting) -> list[str]:
-    """What was not reached in one setting."""
+def group_caveats(group: Group) -> list[str]:
+    """What was not reached in one group."""
     found = [
-        *_data_caveats(setting),
-        *_no_loss_caveats(setting),
-        *_seed_caveats(setting),
-        *_calibration_caveats(setting),
+        *_data_caveats(group),
+        *_no_loss_caveats(group),
+        *_seed_caveats(group),
+        *_calibration_caveats(group),
     ]
-    if setting.fidelity == "pilot" and setting.method in _VOTED:
+    if group.fidelity == "pilot" and group.method in _VOTED:
         found.append(
-            f"Fidelity pilot: {setting.method_title} lets each batch vote for one set of prompts, in "
+            f"Fidelity pilot: {group.method_title} lets each batch vote for one set of prompts, in "
             "evaluation too, so a prediction depends on the images that share its batch. With fidelity=fixed "
             "each image chooses its own."
         )
-    found += _paper_caveats(setting)
-    runs = [run for arm in setting.arms for run in arm.runs.values()]
+    found += _paper_caveats(group)
+    runs = [run for variant in group.variants for run in variant.runs.values()]
     notes = [clean(note) for run in runs for note in run.record.notes]
     return found + [note for note in dict.fromkeys(notes) if note not in found]
 
 
-def _one(setting: Setting, arm: Arm, difference: Difference) -> str:
-    where = f"{setting.dataset_title} with {setting.method_title} in {setting.tasks_title}"
+def _one(group: Group, variant: Variant, difference: Difference) -> str:
+    where = f"{group.dataset_title} with {group.method_title} in {group.tasks_title}"
     shown = interval(difference, 1)
     seeds = number(difference.n, "seed")
     detail = f"95 % interval {shown}, {seeds}" if shown else f"no interval, {seeds}"
     return (
-        f"On the tail, {arm.label} changes accuracy by {points(difference.mean, 1)} points against "
-        f"{BASELINE_TITLE} ({detail}; {where}). {verdict(difference, arm.label)}"
+        f"On the tail, {variant.label} changes accuracy by {points(difference.mean, 1)} points against "
+        f"{BASELINE_TITLE} ({detail}; {where}). {verdict(difference, variant.label)}"
     )
 
 
-def _many(cases: list[tuple[Setting, Arm, Difference]]) -> str:
+def _many(cases: list[tuple[Group, Variant, Difference]]) -> str:
     means = [exact(difference.mean) for _, _, difference in cases]
     span, base = (points(min(means), 1), points(max(means), 1)), BASELINE_TITLE
     if _alike(cases):
@@ -106,16 +106,16 @@ def _many(cases: list[tuple[Setting, Arm, Difference]]) -> str:
     return f"{text} {_intervals([difference for _, _, difference in cases])}"
 
 
-def _alike(cases: list[tuple[Setting, Arm, Difference]]) -> bool:
-    """Whether all arms have one configuration, apart from the defaults of their methods and datasets."""
-    if len({(arm.engine, arm.variant, arm.own_variant) for _, arm, _ in cases}) > 1:
+def _alike(cases: list[tuple[Group, Variant, Difference]]) -> bool:
+    """Whether all variants have one configuration, apart from the defaults of their methods and datasets."""
+    if len({(variant.engine, variant.options_label, variant.own_options_label) for _, variant, _ in cases}) > 1:
         return False
-    kinds = {(setting.dataset_title, setting.method): (setting, arm) for setting, arm, _ in cases}
+    kinds = {(group.dataset_title, group.method): (group, variant) for group, variant, _ in cases}
     if len(kinds) == 1:
         return True
     values = [
-        {name: value for name, (value, _) in arm.changes().items() if name not in OF_SETTING}
-        for _, arm in kinds.values()
+        {name: value for name, (value, _) in variant.changes().items() if name not in OF_SETTING}
+        for _, variant in kinds.values()
     ]
     return all(found == values[0] for found in values)
 
@@ -138,77 +138,77 @@ def _intervals(differences: list[Difference]) -> str:
 def _nothing_to_compare(study: Study) -> str:
     if not study.finished:
         return "No run has finished, so there is nothing to compare yet."
-    arms = [arm for setting in study.finished for arm in setting.finished_arms()]
-    losses = {arm.loss for arm in arms if arm.counts and arm.trains}
+    variants = [variant for group in study.finished for variant in group.finished_variants()]
+    losses = {variant.loss for variant in variants if variant.counts and variant.trains}
     if not losses:
         return "The finished runs train nothing, so there is no loss to compare."
     if losses == {BASELINE}:
-        which = "All finished runs" + (" that train" if any(not arm.trains for arm in arms) else "")
-        which += "" if all(arm.counts for arm in arms) else " but quick ones"
+        which = "All finished runs" + (" that train" if any(not variant.trains for variant in variants) else "")
+        which += "" if all(variant.counts for variant in variants) else " but quick ones"
         return f"{which} use {BASELINE_TITLE}: there is no other loss to compare it with."
-    if any(setting.is_bound and setting.compared_arms() for setting in study.settings):
+    if any(group.is_bound and group.compared_variants() for group in study.groups):
         return f"Only the runs with all classes in one task can be compared with {BASELINE_TITLE}; see their tables."
-    return f"No loss shares seed, setting and data with {BASELINE_TITLE}, so there is nothing to compare."
+    return f"No loss shares seed, group and data with {BASELINE_TITLE}, so there is nothing to compare."
 
 
-def _data_caveats(setting: Setting) -> Iterator[str]:
-    if setting.dataset == "demo_lt":
+def _data_caveats(group: Group) -> Iterator[str]:
+    if group.dataset == "demo_lt":
         yield (
             "Demo-LT is a small set of drawn characters with a small backbone of its own. It shows that the "
             "whole path works; it is not the paper's benchmark, and says nothing about the paper's numbers."
         )
-    for arm in setting.finished_arms():
-        base = setting.baseline(arm)
+    for variant in group.finished_variants():
+        base = group.baseline(variant)
         if base is None:
             continue
-        shared = [seed for seed in arm.seeds if seed in base.runs]
-        other = [s for s in shared if not same_data(arm.runs[s], base.runs[s])]
+        shared = [seed for seed in variant.seeds if seed in base.runs]
+        other = [s for s in shared if not same_data(variant.runs[s], base.runs[s])]
         if other:
             yield (
-                f"{arm.label} and {base.label} did not see the same data with {_seeds(other)}: "
+                f"{variant.label} and {base.label} did not see the same data with {_seeds(other)}: "
                 "these runs are not paired."
             )
 
 
-def _no_loss_caveats(setting: Setting) -> Iterator[str]:
-    for arm in setting.finished_arms():
-        if not arm.trains:
-            name = setting.method_title + (f" ({arm.variant})" if arm.variant else "")
+def _no_loss_caveats(group: Group) -> Iterator[str]:
+    for variant in group.finished_variants():
+        if not variant.trains:
+            name = group.method_title + (f" ({variant.options_label})" if variant.options_label else "")
             yield f"No loss: {name} trains nothing, so it runs once a seed. It stands here to show what training buys."
 
 
-def _seed_caveats(setting: Setting) -> Iterator[str]:
-    for arm in setting.finished_arms():
-        base = setting.baseline(arm)
-        if arm.trains and arm.loss != BASELINE and (base is None or not base.runs):
-            yield f"{arm.label} has no finished and otherwise equal {BASELINE_TITLE} run to compare with."
-        elif base is not None and arm.seeds != base.seeds:
+def _seed_caveats(group: Group) -> Iterator[str]:
+    for variant in group.finished_variants():
+        base = group.baseline(variant)
+        if variant.trains and variant.loss != BASELINE and (base is None or not base.runs):
+            yield f"{variant.label} has no finished and otherwise equal {BASELINE_TITLE} run to compare with."
+        elif base is not None and variant.seeds != base.seeds:
             yield (
-                f"{arm.label} has {_seeds(arm.seeds)}, {base.label} {_seeds(base.seeds)}: their means stand "
+                f"{variant.label} has {_seeds(variant.seeds)}, {base.label} {_seeds(base.seeds)}: their means stand "
                 "on different seeds, their difference on the shared ones."
             )
-    single = [arm.label for arm in setting.finished_arms() if len(arm.seeds) == 1]
+    single = [variant.label for variant in group.finished_variants() if len(variant.seeds) == 1]
     if single:
         yield f"One seed only ({', '.join(single)}): no deviation, and no interval for a difference."
 
 
-def _calibration_caveats(setting: Setting) -> Iterator[str]:
-    for arm in setting.finished_arms():
-        weights = [w for run in arm.runs.values() for w in mean_weights(run)]
+def _calibration_caveats(group: Group) -> Iterator[str]:
+    for variant in group.finished_variants():
+        weights = [w for run in variant.runs.values() for w in mean_weights(run)]
         low = [w for w in weights if w < CALIBRATED]
         if low:
             yield (
-                f"{arm.label} did not calibrate in {len(low)} of {number(len(weights), 'task')} over all seeds: at the "
-                f"end of these the mean α·w over the classes is {sum(low) / len(low):.2f} on average "
+                f"{variant.label} did not calibrate in {len(low)} of {number(len(weights), 'task')} over all seeds: at "
+                f"the end of these the mean α·w over the classes is {sum(low) / len(low):.2f} on average "
                 f"({min(low):.2f} to {max(low):.2f}), below the calibrated 1, so negatives weighed less than meant. "
                 "More steps a task or a shorter memory bring it nearer."
             )
-        elif arm.loss.startswith("tal") and not weights:
-            yield f"{arm.label} has no log of its state (states/): whether it calibrated is not known."
+        elif variant.loss.startswith("tal") and not weights:
+            yield f"{variant.label} has no log of its state (states/): whether it calibrated is not known."
 
 
-def _paper_caveats(setting: Setting) -> Iterator[str]:
-    reasons = {arm.label: departures(setting, arm) for arm in paper_arms(setting)}
+def _paper_caveats(group: Group) -> Iterator[str]:
+    reasons = {variant.label: departures(group, variant) for variant in paper_variants(group)}
     apart = [label for label, found in reasons.items() if found]
     if apart:
         which = "these" if len(apart) == len(reasons) else ", ".join(apart)

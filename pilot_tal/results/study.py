@@ -1,30 +1,35 @@
 """What a report compares with what.
 
-A setting is a dataset with its training images, a method, its tasks and a fidelity. An arm is what differs inside
-one: the engine, the loss and any other condition, over several seeds. Two arms are compared on the seeds they share.
+A group is a dataset with its training images, a method, its tasks and a fidelity. A variant is what differs inside
+one: the engine, the loss and any other condition, over several seeds. Variants are compared on the seeds they share.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pilot_tal.metrics import Difference, Spread, confusion_shares, paired_difference, rank_classes, spread
+from pilot_tal.metrics import DEFINITIONS, Difference, Spread, confusion_shares, paired_difference, rank_classes, spread
 from pilot_tal.record.run_dir import Run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.results.display import clean, exact, number
+from pilot_tal.results.frames import class_frame, difference_frame, failures, run_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BASELINE = "ce"
 BASELINE_TITLE = "CE"
 OF_SETTING = ("tasks", "init_cls", "increment", "fidelity")
-"""Changed settings that make another setting, not another arm."""
+"""Changed settings that make another group, not another variant."""
 
 Values = tuple[tuple[str, str], ...]
 
 
 @dataclass(eq=False)
-class Arm:
+class Variant:
     """Runs that differ in nothing but the seed.
 
     Attributes:
@@ -32,7 +37,7 @@ class Arm:
         shared: The conditions that a loss leaves alone, by name.
         own: The options of the loss, by name.
         counts: Whether it is in headlines and may be the best; quick runs are only where there are no others.
-        variant: What tells its conditions from those of its kin; `own_variant` the options of its loss.
+        options_label: What tells its conditions from those of its kin; `own_options_label` the options of its loss.
         runs: The finished runs by seed.
     """
 
@@ -43,8 +48,8 @@ class Arm:
     label: str = ""
     slug: str = ""
     colour: str = ""
-    variant: str = ""
-    own_variant: str = ""
+    options_label: str = ""
+    own_options_label: str = ""
     runs: dict[int, Run] = field(default_factory=dict)
     unfinished: list[Run] = field(default_factory=list)
 
@@ -87,8 +92,8 @@ class Arm:
         values = self.values(metric)
         return spread(list(values.values())) if values else None
 
-    def only(self, seeds: Iterable[int]) -> "Arm":
-        """The same arm with the finished runs of some seeds."""
+    def only(self, seeds: Iterable[int]) -> "Variant":
+        """The same variant with the finished runs of some seeds."""
         return replace(self, runs={seed: self.runs[seed] for seed in seeds})
 
     def mean_over_seeds(self, metric: str) -> np.ndarray:
@@ -126,30 +131,30 @@ class Arm:
 
 @dataclass(frozen=True)
 class Reference:
-    """An arm of another setting that stands beside those of this one: nothing trained, or all classes at once."""
+    """A variant of another group that stands beside those of this one: nothing trained, or all classes at once."""
 
     title: str
-    arm: Arm
+    variant: Variant
     joint: bool
 
 
 @dataclass(eq=False)
-class Setting:
+class Group:
     """What was learnt: a dataset by a method, in tasks, with a fidelity.
 
     Attributes:
         record: The record of one of its runs.
         data: Original index, name and number of training images of each class, by ascending original index.
-        data_note: What tells the data from those of other settings of the dataset; empty where nothing needs to.
+        data_note: What tells the data from those of other groups of the dataset; empty where nothing needs to.
         references: What trains nothing on the same data and tasks, and the method itself on one task with all classes.
-        is_bound: Whether it stands beside other settings so: one task with all classes.
+        is_bound: Whether it stands beside other groups so: one task with all classes.
     """
 
     record: RunRecord
     data: tuple[tuple[int, str, int], ...]
     data_note: str = ""
     slug: str = ""
-    arms: list[Arm] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     is_bound: bool = False
 
@@ -194,34 +199,34 @@ class Setting:
         """`5 tasks`."""
         return number(len(self.task_sizes), "task")
 
-    def finished_arms(self) -> list[Arm]:
-        """Arms with at least one finished run."""
-        return [arm for arm in self.arms if arm.runs]
+    def finished_variants(self) -> list[Variant]:
+        """Variants with at least one finished run."""
+        return [variant for variant in self.variants if variant.runs]
 
-    def compared_arms(self) -> list[Arm]:
-        """Arms that have a baseline with which they share seeds."""
-        return [arm for arm in self.finished_arms() if self.pairs(arm)]
+    def compared_variants(self) -> list[Variant]:
+        """Variants that have a baseline with which they share seeds."""
+        return [variant for variant in self.finished_variants() if self.pairs(variant)]
 
-    def baseline(self, arm: Arm) -> Arm | None:
-        """The arm trained with CE and otherwise alike."""
-        if arm.loss == BASELINE or not arm.trains:
+    def baseline(self, variant: Variant, loss: str = BASELINE) -> Variant | None:
+        """The variant trained with the loss `loss` and otherwise the same settings."""
+        if variant.loss == loss or not variant.trains:
             return None
-        alike = (a for a in self.arms if (a.loss, a.engine, a.shared) == (BASELINE, arm.engine, arm.shared))
+        alike = (a for a in self.variants if (a.loss, a.engine, a.shared) == (loss, variant.engine, variant.shared))
         return next(alike, None)
 
-    def pairs(self, arm: Arm) -> list[int]:
-        """Seeds finished by the arm and by its baseline on the same data."""
-        base = self.baseline(arm)
+    def pairs(self, variant: Variant, loss: str = BASELINE) -> list[int]:
+        """Seeds finished by the variant and by its baseline on the same data."""
+        base = self.baseline(variant, loss)
         if base is None:
             return []
-        return [seed for seed in arm.seeds if seed in base.runs and same_data(arm.runs[seed], base.runs[seed])]
+        return [seed for seed in variant.seeds if seed in base.runs and same_data(variant.runs[seed], base.runs[seed])]
 
-    def difference(self, arm: Arm, metric: str) -> Difference | None:
-        """The arm minus its baseline, paired by seed."""
-        base, seeds = self.baseline(arm), self.pairs(arm)
+    def difference(self, variant: Variant, metric: str) -> Difference | None:
+        """The variant minus its baseline, paired by seed."""
+        base, seeds = self.baseline(variant), self.pairs(variant)
         if base is None or not seeds:
             return None
-        mine, other = arm.values(metric), base.values(metric)
+        mine, other = variant.values(metric), base.values(metric)
         return paired_difference({s: v for s, v in mine.items() if s in seeds}, other)
 
     def classes(self) -> "Classes":
@@ -233,7 +238,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Classes:
-    """All classes of a setting by ascending original index, and their places from rare to frequent."""
+    """All classes of a group by ascending original index, and their places from rare to frequent."""
 
     originals: np.ndarray
     names: list[str]
@@ -248,20 +253,75 @@ class Classes:
 
 @dataclass
 class Study:
-    """All settings of a report, and remarks about the runs themselves."""
+    """Several runs: as tables (pandas), as differences between losses, and as a report page.
 
-    settings: list[Setting]
+    Attributes:
+        groups: Runs of one dataset, method, tasks and fidelity, sorted into variants (losses and their options).
+        remarks: Warnings about runs that were left out.
+    """
+
+    groups: list[Group]
     remarks: list[str]
 
     @property
-    def finished(self) -> list[Setting]:
-        """Settings with a finished run."""
-        return [setting for setting in self.settings if setting.finished_arms()]
+    def runs(self) -> list[Run]:
+        """The finished runs."""
+        return [run for group in self.groups for variant in group.variants for _, run in sorted(variant.runs.items())]
+
+    @property
+    def finished(self) -> list[Group]:
+        """Groups with a finished run."""
+        return [group for group in self.groups if group.finished_variants()]
 
     @property
     def unfinished(self) -> list[Run]:
-        """Runs that are in no mean, for they still go on, were stopped or failed."""
-        return [run for setting in self.settings for arm in setting.arms for run in arm.unfinished]
+        """Runs that are still going on, were stopped or failed; they are in no mean."""
+        return [run for group in self.groups for variant in group.variants for run in variant.unfinished]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Name of each failed run and why it failed."""
+        return failures(self.unfinished)
+
+    def frame(self) -> "pd.DataFrame":
+        """One row per finished run: method, dataset, loss, seed, every setting that varies, and every metric."""
+        return run_frame(self.runs)
+
+    def per_class(self) -> "pd.DataFrame":
+        """One row per run and class: name, training images, head or tail, accuracy, precision."""
+        return class_frame(self.runs)
+
+    def differences(self, baseline: str = BASELINE) -> "pd.DataFrame":
+        """Each variant minus the variant with the loss `baseline` and otherwise the same settings.
+
+        Returns:
+            One row per group, variant and metric: the mean over shared seeds, its 95 % t-interval, and n, the number
+            of shared seeds. The interval is NaN for one seed.
+
+        Raises:
+            UserError: no run was trained with that loss.
+        """
+        return difference_frame(self.groups, baseline)
+
+    def report(self, folder: str | Path = "report") -> Path:
+        """Write the report page with its tables and plots; return the path of the page."""
+        from pilot_tal.results.build import build_report
+
+        return build_report(self, folder)
+
+    def _summary(self) -> "pd.DataFrame":
+        frame = self.frame()
+        keys = [key for key in frame.columns if key not in ("seed", "run") and key not in DEFINITIONS]
+        table = frame.groupby(keys, sort=False, dropna=False)[["a_mean", "a_tail", "a_head"]].mean()
+        return (100 * table).round(1).assign(runs=frame.groupby(keys, sort=False, dropna=False).size()).reset_index()
+
+    def __repr__(self) -> str:
+        head = f"Study of {len(self.runs)} finished and {len(self.unfinished)} unfinished runs"
+        return f"{head}\n{self._summary().to_string(index=False)}" if self.runs else head
+
+    def _repr_html_(self) -> str:
+        head = f"<p>{len(self.runs)} finished and {len(self.unfinished)} unfinished runs</p>"
+        return head + (self._summary().to_html(index=False) if self.runs else "")
 
 
 def _known_mean(tables: Sequence[np.ndarray]) -> np.ndarray:

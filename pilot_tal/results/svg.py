@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pilot_tal.results.study import Arm
+from pilot_tal.results.study import Variant
 
 WIDTH = 5.2  # inches; at 72 units an inch about as wide as a phone, so that text is never shrunk below its size
 INK = "#010203"  # stands for the page's text colour, which `inline` puts in its place
@@ -71,11 +71,11 @@ def style() -> AbstractContextManager:
     return matplotlib.rc_context(_STYLE)
 
 
-def arm_style(arm: Arm, arms: list[Arm]) -> dict[str, Any]:
-    """Colour by loss; marker and line tell apart arms of one loss."""
-    turn = next(i for i, mate in enumerate(a for a in arms if a.loss == arm.loss) if mate is arm)
+def variant_style(variant: Variant, variants: list[Variant]) -> dict[str, Any]:
+    """Colour by loss; marker and line tell apart variants of one loss."""
+    turn = next(i for i, mate in enumerate(a for a in variants if a.loss == variant.loss) if mate is variant)
     return {
-        "color": arm.colour,
+        "color": variant.colour,
         "marker": _MARKERS[turn % len(_MARKERS)],
         "linestyle": _LINES[turn % len(_LINES)],
     }
@@ -145,7 +145,7 @@ def panel(kind: str, axes: Axes, **more: Any) -> dict[str, Any]:
     """Where a drawn panel lies in the SVG, and how its classes are found.
 
     `columns`: the classes from many to few images side by side. `points`: recall and precision of each class under
-    the `arm`, from `low` to `high` percent. `cells`: true classes from above, predicted ones from the left, in the
+    the `variant`, from `low` to `high` percent. `cells`: true classes from above, predicted ones from the left, in the
     `order` given (places among the classes from many to few images).
     """
     shown = axes.figure

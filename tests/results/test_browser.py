@@ -154,24 +154,26 @@ def texts(browser, figure):
 
 def told(data, place):
     tail = "tail" if data["tail"][place] else "head"
-    accuracies = [f"{arm}: {values[place]:.1f} %" for arm, values in zip(data["arms"], data["accuracy"], strict=True)]
+    accuracies = [
+        f"{variant}: {values[place]:.1f} %" for variant, values in zip(data["variants"], data["accuracy"], strict=True)
+    ]
     return [data["names"][place], f"{data['images'][place]} training images, {tail}", *accuracies]
 
 
 @pytest.fixture(scope="module")
 def expected(demo_runs):
     """Names, images and accuracies of the classes from many to few images, from the runs themselves."""
-    (setting,) = load_study([demo_runs]).settings
+    (setting,) = load_study([demo_runs]).groups
     classes = setting.classes()
     order = classes.rank[::-1]
-    arms = setting.finished_arms()
+    variants = setting.finished_variants()
     return {
         "names": [classes.names[k] for k in order],
         "images": classes.counts[order].tolist(),
         "tail": classes.tail[order].tolist(),
-        "arms": [arm.label for arm in arms],
-        "accuracy": [(100 * arm.by_class("accuracy")[order]).tolist() for arm in arms],
-        "order": list(arms[0].runs[arms[0].seeds[0]].record.stream.class_order),
+        "variants": [variant.label for variant in variants],
+        "accuracy": [(100 * variant.by_class("accuracy")[order]).tolist() for variant in variants],
+        "order": list(variants[0].runs[variants[0].seeds[0]].record.stream.class_order),
     }
 
 
@@ -239,9 +241,9 @@ def test_the_field_finds_a_class_and_leads_to_its_row(browser, demo_report, expe
     assert [hit.text.split(" · ")[0] for hit in hits] == [name for name in expected["names"] if "class 04" in name]
     name, *rest = hits[0].text.split(" · ")
     place = expected["names"].index(name)
-    accuracies = zip(expected["arms"], expected["accuracy"], strict=True)
+    accuracies = zip(expected["variants"], expected["accuracy"], strict=True)
     images = f"{expected['images'][place]} training images"
-    assert rest == [images, *(f"{arm} {values[place]:.1f} %" for arm, values in accuracies)]
+    assert rest == [images, *(f"{variant} {values[place]:.1f} %" for variant, values in accuracies)]
     browser.click(hits[0])
     (row,) = browser.find("tr.found")
     assert row.is_displayed() and row.text.startswith(name)

@@ -14,14 +14,14 @@ from pilot_tal.results import tables
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.paper import departures, paper_numbers
 from pilot_tal.results.plots import difference_plots, level_plots
-from pilot_tal.results.sentences import lead_sentences, setting_caveats, study_caveats, verdict
+from pilot_tal.results.sentences import group_caveats, lead_sentences, study_caveats, verdict
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
 
 
-def shift(arm, metric, value):
-    """Gives all runs of an arm one value of a metric."""
-    for result in arm.runs.values():
+def shift(variant, metric, value):
+    """Gives all runs of an variant one value of a metric."""
+    for result in variant.runs.values():
         result.metrics[metric] = value
 
 
@@ -36,15 +36,15 @@ def test_values_that_differ_in_the_last_bits_are_ties(tmp_path):
     for method in ("l2p", "lae"):
         write_comparison(tmp_path, method=method, **SMALL)
     study = load_study([tmp_path])
-    for setting in study.settings:
-        shift(setting.arms[0], "a_tail", 0.3)
-        shift(setting.arms[1], "a_tail", math.nextafter(0.3, 1))
+    for setting in study.groups:
+        shift(setting.variants[0], "a_tail", 0.3)
+        shift(setting.variants[1], "a_tail", math.nextafter(0.3, 1))
     (lead,) = lead_sentences(study)
     assert "higher in 0, lower in 0, equal in 2." in lead
     assert "lies above 0 in 0, below 0 in 0 and includes 0 in 0. In 2 it has no width" in lead
     layout = tables.paper_layout_table(study)
     assert all(row[2].best for row in layout.rows) and all(row[2].top for row in layout.rows)
-    tails = [row for row in tables.metrics_table(study.settings[0]).rows if row[0].text == "A_Tail"]
+    tails = [row for row in tables.metrics_table(study.groups[0]).rows if row[0].text == "A_Tail"]
     assert [cell.best for cell in tails[0][1:3]] == [True, True]
 
 
@@ -53,8 +53,8 @@ def test_one_task_that_did_not_calibrate_is_said(tmp_path):
     ends = ((2, 1.6), (2, 1.0), (4, 0.2))
     states = [[{"step": 0, "Q": [0.5] * size, "weights": [end] * size}] for size, end in ends]
     write_run_directory(tmp_path, loss="tal", states=states, **options)
-    (setting,) = load_study([tmp_path]).settings
-    said = " ".join(setting_caveats(setting))
+    (setting,) = load_study([tmp_path]).groups
+    said = " ".join(group_caveats(setting))
     assert "TAL did not calibrate in 1 of 3 tasks" in said and "(0.20 to 0.20)" in said
 
 
@@ -139,15 +139,15 @@ def paper_runs(root, *items, quick=False, checksum=CUB.checksum):
     data = LongTailedSet("cub_lt", root, CUB.frame(), CUB.class_names, checksum, CUB.header, CARDS["cub_lt"])
     for config in make_plan("l2p", "cub_lt", ["seeds=1", *items], quick).runs:
         write_run_directory(root, record=native_record(config, data), tests=1, steps_a_task=2)
-    (setting,) = load_study([root]).settings
+    (setting,) = load_study([root]).groups
     return setting
 
 
 @pytest.mark.parametrize("items", [(), ("tasks=10",), ("n_max=40", "split_seed=1993", "folder=birds")])
 def test_the_recorded_defaults_are_the_papers_setting(tmp_path, items):
     setting = paper_runs(tmp_path, *items)
-    assert len(setting.arms) == 2 and all(paper_numbers(setting, arm) for arm in setting.arms)
-    assert "Not the paper's" not in " ".join(setting_caveats(setting))
+    assert len(setting.variants) == 2 and all(paper_numbers(setting, variant) for variant in setting.variants)
+    assert "Not the paper's" not in " ".join(group_caveats(setting))
 
 
 @pytest.mark.parametrize(("items", "reason"), [
@@ -166,25 +166,27 @@ def test_the_recorded_defaults_are_the_papers_setting(tmp_path, items):
     (["order=head_first"], "order head_first instead of shuffled"),
     (["epochs=5"], "5 epochs instead of 20"),
 ])  # fmt: skip
-def test_what_differs_from_the_papers_setting_is_named(tmp_path, items, reason):
+def test_what_differs_from_the_papers_group_is_named(tmp_path, items, reason):
     checksum = "0" * 64 if "--other" in items else CUB.checksum
     settings = [item for item in items if not item.startswith("--")]
     setting = paper_runs(tmp_path, *settings, quick="--quick" in items, checksum=checksum)
-    assert not any(paper_numbers(setting, arm) for arm in setting.arms)
-    said = " ".join(setting_caveats(setting))
+    assert not any(paper_numbers(setting, variant) for variant in setting.variants)
+    said = " ".join(group_caveats(setting))
     assert f"Not the paper's setting, so its numbers do not stand beside these: {reason}." in said
 
 
 def test_an_option_of_tal_keeps_the_papers_numbers_beside_ce(tmp_path):
     setting = paper_runs(tmp_path, "tal.lam=0.9")
-    assert [paper_numbers(setting, arm) is None for arm in setting.arms] == [False, True]
-    said = " ".join(setting_caveats(setting))
+    assert [paper_numbers(setting, variant) is None for variant in setting.variants] == [False, True]
+    said = " ".join(group_caveats(setting))
     assert "its numbers do not stand beside TAL: lam 0.9 instead of 0.995." in said
 
 
 def test_unequal_tasks_are_not_the_papers(tmp_path):
     setting = paper_runs(tmp_path, "init_cls=100", "increment=25")
-    assert departures(setting, setting.arms[0]) == ["tasks of 100 + 25 + 25 + 25 + 25 classes instead of equal ones"]
+    assert departures(setting, setting.variants[0]) == [
+        "tasks of 100 + 25 + 25 + 25 + 25 classes instead of equal ones"
+    ]
 
 
 def test_settings_of_a_checkout_are_compared_too(tmp_path):
@@ -193,5 +195,5 @@ def test_settings_of_a_checkout_are_compared_too(tmp_path):
     backbone = {"name": "vit_base_patch16_224_l2p"}
     options |= {"dataset": "cub_lt", "seeds": (1,), "checksum": CUB.checksum, "backbone": backbone}
     write_comparison(tmp_path, engine="lamda-pilot", changed=changed, **options)
-    (setting,) = load_study([tmp_path]).settings
-    assert departures(setting, setting.arms[1]) == ["init_lr 0.5 instead of 0.001875"]
+    (setting,) = load_study([tmp_path]).groups
+    assert departures(setting, setting.variants[1]) == ["init_lr 0.5 instead of 0.001875"]

@@ -58,7 +58,7 @@ def test_a_bad_run_below_a_folder_is_named_and_the_others_are_reported(tmp_path,
     bad = write_run_directory(tmp_path / "runs", loss="tal", seed=3, **SMALL)
     _break(bad, name, content)
     study = load_study([tmp_path / "runs"])
-    assert [arm.seeds for arm in study.settings[0].arms] == [[1, 2], [1, 2]]
+    assert [variant.seeds for variant in study.groups[0].variants] == [[1, 2], [1, 2]]
     (remark,) = study.remarks
     assert remark.startswith(f"Left out, for it cannot be read: {bad.name}. ") and reason in remark
     page = build_report(study, tmp_path / "report").read_text(encoding="utf-8")
@@ -79,18 +79,18 @@ def test_metrics_that_mean_nothing_are_left_out(tmp_path, monkeypatch, metrics, 
         patch.setattr(run_dir, "summarize", lambda *given: summarize(*given) | metrics)
         bad = write_run_directory(tmp_path, seed=3, **SMALL)
     study = load_study([tmp_path])
-    assert [arm.seeds for arm in study.settings[0].arms] == [[1, 2], [1, 2]]
+    assert [variant.seeds for variant in study.groups[0].variants] == [[1, 2], [1, 2]]
     assert bad.name in study.remarks[0] and reason in study.remarks[0]
 
 
 def test_a_run_with_fewer_metrics_gets_those_it_lacks(tmp_path, monkeypatch):
-    expected = load_study([write_run_directory(tmp_path / "a", **SMALL)]).settings[0].arms[0].runs[1993].metrics
+    expected = load_study([write_run_directory(tmp_path / "a", **SMALL)]).groups[0].variants[0].runs[1993].metrics
     few = ("a_mean", "per_class", "tasks_done")
     with monkeypatch.context() as patch:
         patch.setattr(run_dir, "summarize", lambda *given: {key: summarize(*given)[key] for key in few})
         path = write_run_directory(tmp_path / "b", **SMALL)
     assert set(load_run(path).metrics) == set(few)
-    assert load_study([path]).settings[0].arms[0].runs[1993].metrics == expected
+    assert load_study([path]).groups[0].variants[0].runs[1993].metrics == expected
 
 
 def test_a_record_of_other_changes_is_left_out(tmp_path):

@@ -26,7 +26,7 @@ def weights_drawn(tmp_path, monkeypatch, steps_a_task):
     drawn = []
     monkeypatch.setattr(plots_tal, "to_svg", lambda shown: drawn.append(shown) or "<svg/>")
     (setting,) = load_study([tmp_path]).finished
-    list(plots_tal.tal_over_steps(setting.finished_arms()))
+    list(plots_tal.tal_over_steps(setting.finished_variants()))
     (shown,) = drawn
     return shown.axes[1]
 

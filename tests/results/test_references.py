@@ -23,7 +23,7 @@ NOTHING = {"losses": ((NO_LOSS, -0.2),), "epochs": None}
 
 
 def setting_of(root, method="l2p", tasks=2):
-    return next(s for s in load_study([root]).settings if (s.method, len(s.task_sizes)) == (method, tasks))
+    return next(s for s in load_study([root]).groups if (s.method, len(s.task_sizes)) == (method, tasks))
 
 
 @pytest.fixture
@@ -42,20 +42,22 @@ def test_baselines_and_bounds_stand_beside_the_losses(full):
     table = tables.metrics_table(setting)
     assert [column[0] for column in table.columns][1:6] == ["CE", "TAL", *names]
     row = next(row for row in table.rows if row[0].text == "A_Tail")
-    assert dict(row[3].values)["mean"] == pytest.approx(100 * untrained.arms[0].spread("a_tail").mean)
+    assert dict(row[3].values)["mean"] == pytest.approx(100 * untrained.variants[0].spread("a_tail").mean)
     joint = setting_of(full, tasks=1)
-    assert dict(row[5].values)["mean"] == pytest.approx(100 * joint.arms[1].spread("a_tail").mean)
+    assert dict(row[5].values)["mean"] == pytest.approx(100 * joint.variants[1].spread("a_tail").mean)
     assert not any(cell.best for row in table.rows for cell in row[3:6])
     told = _references(setting)
-    assert f"{names[0]} {percent(untrained.arms[0].spread('a_mean').mean, 1)} % (tail" in told and "Joint: TAL" in told
+    assert (
+        f"{names[0]} {percent(untrained.variants[0].spread('a_mean').mean, 1)} % (tail" in told and "Joint: TAL" in told
+    )
     assert [row[1].text for row in tables.tasks_table(setting).rows[:3]] == ["CE", "TAL", names[0]]
 
 
 def test_they_stand_in_plots_and_on_the_terminal(full):
     study = load_study([full])
-    setting = study.settings[0]
+    setting = study.groups[0]
     with style():
-        plot = accuracy_after_task(setting, setting.finished_arms())
+        plot = accuracy_after_task(setting, setting.finished_variants())
         dots = levels(study, "a_tail")
     for title in ("(no loss)", "Joint: CE", "Joint: TAL"):
         assert title in plot.svg and title in dots.svg
@@ -100,14 +102,14 @@ def test_what_trains_nothing_needs_neither_baseline_nor_bound(full):
 
 def test_confusion_is_that_of_scikit_learn_over_all_seeds_and_orders(tmp_path):
     paths = write_comparison(tmp_path, losses=(("ce", 0),), **(SMALL | {"seeds": (1, 2, 3)}))
-    (setting,) = load_study(paths).settings
+    (setting,) = load_study(paths).groups
     expected = np.zeros((8, 8))
-    for run in setting.arms[0].runs.values():
+    for run in setting.variants[0].runs.values():
         order = np.array(run.record.stream.class_order)
         true, pred = (order[labels] for labels in run.predictions[-1])
         expected += confusion_matrix(true, pred, labels=range(8), normalize="true") / 3
-    np.testing.assert_allclose(setting.arms[0].confusion(), expected)
-    pairs = setting.arms[0].most_confused(5)
+    np.testing.assert_allclose(setting.variants[0].confusion(), expected)
+    pairs = setting.variants[0].most_confused(5)
     wrong = expected - np.diag(np.diag(expected))
     assert [share for *_, share in pairs] == pytest.approx(sorted(wrong.ravel(), reverse=True)[:5])
     for true, pred, share in pairs:
@@ -118,7 +120,7 @@ def test_the_most_confused_pairs_are_named(tmp_path):
     write_comparison(tmp_path, **SMALL)
     setting = setting_of(tmp_path)
     table = tables.confused_table(setting)
-    pairs = setting.arms[0].most_confused()
+    pairs = setting.variants[0].most_confused()
     assert len(pairs) == 10 and len(table.rows) == 20
     true, pred, share = pairs[0]
     counts = SMALL["counts"]
@@ -128,15 +130,15 @@ def test_the_most_confused_pairs_are_named(tmp_path):
 
 def test_no_confusion_no_pairs(tmp_path):
     write_run_directory(tmp_path, task_sizes=(1,), counts=[3], tests=2)
-    (setting,) = load_study([tmp_path]).settings
-    assert setting.arms[0].most_confused() == [] and tables.confused_table(setting).rows == []
+    (setting,) = load_study([tmp_path]).groups
+    assert setting.variants[0].most_confused() == [] and tables.confused_table(setting).rows == []
 
 
 def test_each_task_has_its_numbers(tmp_path):
     write_comparison(tmp_path, **SMALL)
     setting = setting_of(tmp_path)
     table = tables.tasks_table(setting)
-    runs = setting.arms[1].runs.values()
+    runs = setting.variants[1].runs.values()
     for task, row in ((0, table.rows[1]), (1, table.rows[3])):
         assert [cell.text for cell in row[:2]] == [str(task + 1), "TAL"]
         for key, cell in zip(("accuracy", "tail", "old", "new"), row[2:], strict=True):

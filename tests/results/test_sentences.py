@@ -8,22 +8,22 @@ from pilot_tal.metrics import Difference
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.paper import departures
-from pilot_tal.results.sentences import lead_sentences, setting_caveats, study_caveats, verdict
+from pilot_tal.results.sentences import group_caveats, lead_sentences, study_caveats, verdict
 from pilot_tal.results.tal_state import mean_weights, read_states
 
 SMALL = {"task_sizes": (6, 6), "counts": long_tailed_counts(12, 60, 3), "tests": 10, "steps_a_task": 1500}
 
 
 def caveats(root):
-    (setting,) = load_study([root]).settings
-    return " ".join(setting_caveats(setting))
+    (setting,) = load_study([root]).groups
+    return " ".join(group_caveats(setting))
 
 
 def test_lead_names_difference_interval_and_seeds(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0.3)), **SMALL)
     study = load_study([tmp_path])
-    (setting,) = study.settings
-    found = setting.difference(setting.arms[1], "a_tail")
+    (setting,) = study.groups
+    found = setting.difference(setting.variants[1], "a_tail")
     (sentence,) = lead_sentences(study)
     assert sentence.startswith(f"On the tail, TAL changes accuracy by {100 * found.mean:+.1f} points against CE")
     low, high = (f"{100 * x:+.1f}".replace("-", "−") for x in (found.low, found.high))
@@ -85,7 +85,7 @@ def test_a_good_comparison_off_the_demo_has_no_caveat(tmp_path):
 
 def test_too_few_steps_are_said_with_the_number(tmp_path):
     write_comparison(tmp_path, **(SMALL | {"steps_a_task": 40}))
-    runs = load_study([tmp_path]).settings[0].arms[1].runs.values()
+    runs = load_study([tmp_path]).groups[0].variants[1].runs.values()
     ends = [weight for run in runs for weight in mean_weights(run)]
     assert len(ends) == 6 and max(ends) < 0.5
     said = caveats(tmp_path)
@@ -134,7 +134,7 @@ def test_unfinished_runs_are_named(tmp_path):
     assert said == f"Unfinished and in no mean: {path.name} (1 of 2 tasks done)."
 
 
-def test_what_keeps_a_run_from_the_papers_setting_is_said(tmp_path):
+def test_what_keeps_a_run_from_the_papers_group_is_said(tmp_path):
     write_comparison(tmp_path, dataset="cub_lt", method="lae", fidelity="fixed", epochs=2,
                      **(SMALL | {"task_sizes": (3, 3, 2, 2, 2)}))  # fmt: skip
     assert (
@@ -153,8 +153,8 @@ def test_what_keeps_a_run_from_the_papers_setting_is_said(tmp_path):
 def test_epochs_and_backbone_are_looked_at(tmp_path, record, reason):
     options = {"counts": [9] * 200, "task_sizes": (40,) * 5, "tests": 1, **record}
     write_run_directory(tmp_path, dataset="cub_lt", **options)
-    (setting,) = load_study([tmp_path]).settings
-    found = departures(setting, setting.arms[0])
+    (setting,) = load_study([tmp_path]).groups
+    found = departures(setting, setting.variants[0])
     assert found == [] if reason is None else len(found) == 1 and reason in found[0]
 
 

@@ -1,4 +1,4 @@
-"""Runs are sorted into settings and arms, and only what belongs together is compared."""
+"""Runs are sorted into settings and variants, and only what belongs together is compared."""
 
 import subprocess
 import sys
@@ -12,23 +12,23 @@ from pilot_tal.record.run_dir import RESULT, read_sealed, write_sealed
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.results import build_report, tables
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.sentences import lead_sentences, setting_caveats
+from pilot_tal.results.sentences import group_caveats, lead_sentences
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
 
 
 def labels(setting):
-    return [arm.label for arm in setting.arms]
+    return [variant.label for variant in setting.variants]
 
 
-def test_one_comparison_is_one_setting_with_two_arms(tmp_path):
+def test_one_comparison_is_one_group_with_two_variants(tmp_path):
     write_comparison(tmp_path, **SMALL)
-    (setting,) = load_study([tmp_path]).settings
+    (setting,) = load_study([tmp_path]).groups
     assert labels(setting) == ["CE", "TAL"]
-    assert [arm.seeds for arm in setting.arms] == [list(SEEDS)] * 2
+    assert [variant.seeds for variant in setting.variants] == [list(SEEDS)] * 2
     assert setting.title == "Demo-LT · L2P · 2 tasks · pilot"
-    assert setting.baseline(setting.arms[1]) is setting.arms[0]
-    assert setting.baseline(setting.arms[0]) is None
+    assert setting.baseline(setting.variants[1]) is setting.variants[0]
+    assert setting.baseline(setting.variants[0]) is None
 
 
 def test_metrics_that_a_run_was_written_without_are_computed(tmp_path):
@@ -36,14 +36,14 @@ def test_metrics_that_a_run_was_written_without_are_computed(tmp_path):
     whole = read_sealed(path / RESULT)
     fewer = {key: value for key, value in whole["metrics"].items() if key != "a_tail"}
     write_sealed(path / RESULT, {**whole, "metrics": fewer})
-    (setting,) = load_study([tmp_path]).settings
-    assert setting.arms[0].runs[1].metrics == whole["metrics"]
+    (setting,) = load_study([tmp_path]).groups
+    assert setting.variants[0].runs[1].metrics == whole["metrics"]
 
 
 def test_difference_is_paired_by_seed(tmp_path):
     write_comparison(tmp_path, **SMALL)
-    (setting,) = load_study([tmp_path]).settings
-    ce, tal = setting.arms
+    (setting,) = load_study([tmp_path]).groups
+    ce, tal = setting.variants
     by_hand = [tal.runs[s].metrics["a_tail"] - ce.runs[s].metrics["a_tail"] for s in SEEDS]
     found = setting.difference(tal, "a_tail")
     assert found.mean == pytest.approx(np.mean(by_hand)) and found.n == 3
@@ -55,7 +55,7 @@ def test_settings_differ_by_dataset_method_tasks_and_fidelity(tmp_path):
     write_run_directory(tmp_path, fidelity="fixed", **SMALL)
     write_run_directory(tmp_path, method="mos", **SMALL)
     write_run_directory(tmp_path, dataset="cub_lt", **SMALL)
-    titles = [setting.title for setting in load_study([tmp_path]).settings]
+    titles = [setting.title for setting in load_study([tmp_path]).groups]
     assert titles == [
         "CUB-LT · L2P · 2 tasks · pilot",
         "Demo-LT · L2P · 2 tasks · fixed",
@@ -68,36 +68,36 @@ def test_settings_differ_by_dataset_method_tasks_and_fidelity(tmp_path):
 def test_engines_stand_side_by_side_and_are_compared_within_themselves(tmp_path):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, engine="lamda-pilot", **SMALL)
-    (setting,) = load_study([tmp_path]).settings
+    (setting,) = load_study([tmp_path]).groups
     assert labels(setting) == ["CE (native)", "TAL (native)", "CE (LAMDA-PILOT)", "TAL (LAMDA-PILOT)"]
-    assert setting.baseline(setting.arms[3]) is setting.arms[2]
+    assert setting.baseline(setting.variants[3]) is setting.variants[2]
 
 
 def test_other_values_of_the_loss_are_another_arm_with_the_same_baseline(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
     for lam in (0.99, 0.995):
         write_comparison(tmp_path, losses=(("tal", 0),), options={"lam": lam, "r": 1}, **SMALL)
-    (setting,) = load_study([tmp_path]).settings
+    (setting,) = load_study([tmp_path]).groups
     assert labels(setting) == ["CE", "TAL (lam=0.99)", "TAL (lam=0.995)"]
-    assert [setting.baseline(arm) for arm in setting.arms[1:]] == [setting.arms[0]] * 2
+    assert [setting.baseline(variant) for variant in setting.variants[1:]] == [setting.variants[0]] * 2
 
 
 def test_other_values_of_the_training_are_never_averaged_or_compared(tmp_path):
     write_comparison(tmp_path, epochs=20, **SMALL)
     write_comparison(tmp_path, losses=(("tal", 0.1),), epochs=2, **SMALL)
-    (setting,) = load_study([tmp_path]).settings
+    (setting,) = load_study([tmp_path]).groups
     assert labels(setting) == ["TAL (epochs=2)", "CE (epochs=20)", "TAL (epochs=20)"]
-    alone = next(arm for arm in setting.arms if arm.label == "TAL (epochs=2)")
+    alone = next(variant for variant in setting.variants if variant.label == "TAL (epochs=2)")
     assert setting.baseline(alone) is None and setting.pairs(alone) == []
-    assert all(len(arm.seeds) == 3 for arm in setting.arms)
+    assert all(len(variant.seeds) == 3 for variant in setting.variants)
 
 
 def test_where_a_run_was_done_does_not_matter_but_a_repeat_is_named(tmp_path):
     write_run_directory(tmp_path / "a", environment=({"device": "cpu"},), **SMALL)
     write_run_directory(tmp_path / "b", environment=({"device": "cuda"},), **SMALL)
     study = load_study([tmp_path])
-    (setting,) = study.settings
-    assert labels(setting) == ["CE"] and setting.arms[0].seeds == [1993]
+    (setting,) = study.groups
+    assert labels(setting) == ["CE"] and setting.variants[0].seeds == [1993]
     (remark,) = study.remarks
     assert "repeats" in remark and "left out" in remark
 
@@ -105,39 +105,39 @@ def test_where_a_run_was_done_does_not_matter_but_a_repeat_is_named(tmp_path):
 def test_unfinished_runs_are_in_no_mean(tmp_path):
     write_comparison(tmp_path, seeds=(1993, 1994), **SMALL)
     write_run_directory(tmp_path, loss="tal", seed=1995, tasks_done=1, **SMALL)
-    (setting,) = load_study([tmp_path]).settings
-    tal = setting.arms[1]
+    (setting,) = load_study([tmp_path]).groups
+    tal = setting.variants[1]
     assert tal.seeds == [1993, 1994] and [run.record.seed for run in tal.unfinished] == [1995]
     assert tal.spread("a_tail").n == 2
 
 
-def test_a_setting_of_unfinished_runs_alone_is_not_among_the_finished(tmp_path):
+def test_a_group_of_unfinished_runs_alone_is_not_among_the_finished(tmp_path):
     write_comparison(tmp_path, seeds=(1,), **SMALL)
     write_run_directory(tmp_path, method="lae", seed=1, tasks_done=1, **SMALL)
     study = load_study([tmp_path])
-    assert [setting.method for setting in study.settings] == ["l2p", "lae"]
+    assert [setting.method for setting in study.groups] == ["l2p", "lae"]
     assert [setting.method for setting in study.finished] == ["l2p"]
 
 
 def test_runs_on_other_test_images_are_not_paired(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
     write_comparison(tmp_path, losses=(("tal", 0),), **(SMALL | {"tests": 6}))
-    (setting,) = load_study([tmp_path]).settings
-    assert setting.pairs(setting.arms[1]) == [] and setting.difference(setting.arms[1], "a_tail") is None
+    (setting,) = load_study([tmp_path]).groups
+    assert setting.pairs(setting.variants[1]) == [] and setting.difference(setting.variants[1], "a_tail") is None
 
 
-def test_other_training_images_are_another_setting_with_counts_and_tail_of_its_own(tmp_path):
+def test_other_training_images_are_another_group_with_counts_and_tail_of_its_own(tmp_path):
     forth, back = (long_tailed_counts(8, 40, 3)[::step] for step in (1, -1))
     write_comparison(tmp_path / "a", recipe={"n_max": 30}, checksum="0" * 64, **SMALL)
     write_comparison(tmp_path / "b", recipe={"n_max": 40}, checksum="1" * 64, **(SMALL | {"counts": forth}))
-    (few, many) = load_study([tmp_path]).settings
+    (few, many) = load_study([tmp_path]).groups
     assert [labels(few), labels(many)] == [["CE", "TAL"]] * 2
-    assert [arm.seeds for arm in few.arms + many.arms] == [list(SEEDS)] * 4
+    assert [variant.seeds for variant in few.variants + many.variants] == [list(SEEDS)] * 4
     assert few.title == "Demo-LT (3–30 images a class) · L2P · 2 tasks · pilot"
     assert many.title == "Demo-LT (3–40 images a class) · L2P · 2 tasks · pilot"
     assert many.classes().counts.tolist() == forth.tolist()
     write_comparison(tmp_path / "c", **(SMALL | {"counts": back}))
-    settings = load_study([tmp_path]).settings
+    settings = load_study([tmp_path]).groups
     assert {setting.dataset_title for setting in settings} == {f"Demo-LT (data {i})" for i in (1, 2, 3)}
     columns = tables.paper_layout_table(load_study([tmp_path])).columns
     assert len({column[:2] for column in columns[1:]}) == len({setting.slug for setting in settings}) == 3
@@ -151,9 +151,9 @@ def test_a_checksum_is_short_in_a_label_and_only_there_where_nothing_else_tells(
         write_run_directory(tmp_path / f"told{i}", recipe={"seed": seed}, checksum=digests[i], **SMALL)
         options = SMALL | {"recipe": {"seed": 0}, "backbone": {"weights": f"a.bin@{digests[i][:16]}"}}
         write_run_directory(tmp_path / f"not{i}", checksum=digests[i], **options)
-    (setting,) = load_study([tmp_path / "told0", tmp_path / "told1"]).settings
+    (setting,) = load_study([tmp_path / "told0", tmp_path / "told1"]).groups
     assert labels(setting) == ["CE (split_seed=0)", "CE (split_seed=1)"]
-    (setting,) = load_study([tmp_path / "not0", tmp_path / "not1"]).settings
+    (setting,) = load_study([tmp_path / "not0", tmp_path / "not1"]).groups
     assert labels(setting) == [f"CE (checksum={d[:8]}, weights=a.bin@{d[:8]})" for d in digests[:2]]
 
 
@@ -162,19 +162,19 @@ def test_however_much_differs_file_names_stay_short_and_apart(tmp_path):
         settings = {f"key_number_{k}": f"value {i} of {k}" for k in range(30)}
         write_comparison(tmp_path / str(i), seeds=(1,), settings=settings, dataset="a_long_name" * 9, **SMALL)
     study = load_study([tmp_path])
-    slugs = [arm.slug for arm in study.settings[0].arms]
-    assert len(set(slugs)) == 4 and max(map(len, [*slugs, study.settings[0].slug])) < 75
+    slugs = [variant.slug for variant in study.groups[0].variants]
+    assert len(set(slugs)) == 4 and max(map(len, [*slugs, study.groups[0].slug])) < 75
     assert build_report(study, tmp_path / "report").is_file()
 
 
 def test_per_class_means_follow_the_original_class_through_every_order(tmp_path):
     paths = write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
-    (setting,) = load_study(paths).settings
+    (setting,) = load_study(paths).groups
     expected = np.zeros(8)
-    for result in setting.arms[0].runs.values():
+    for result in setting.variants[0].runs.values():
         for label, original in enumerate(result.record.stream.class_order):
             expected[original] += result.metrics["per_class"]["accuracy"][label] / 3
-    np.testing.assert_allclose(setting.arms[0].by_class("accuracy"), expected)
+    np.testing.assert_allclose(setting.variants[0].by_class("accuracy"), expected)
     classes = setting.classes()
     assert classes.names[0] == "class 000" and classes.counts.tolist() == SMALL["counts"].tolist()
     assert classes.tail.tolist() == [False] * 4 + [True] * 4
@@ -185,19 +185,19 @@ def test_names_that_no_file_can_bear_still_get_files_of_their_own(tmp_path):
     write_comparison(tmp_path, dataset="数据", seeds=(1,), **SMALL)
     write_comparison(tmp_path, dataset="资料", seeds=(1,), **SMALL)
     study = load_study([tmp_path])
-    slugs = [setting.slug for setting in study.settings]
+    slugs = [setting.slug for setting in study.groups]
     assert len(set(slugs)) == 3 and all(slug.isascii() for slug in slugs)
-    assert len({arm.slug for arm in study.settings[0].arms}) == 3
+    assert len({variant.slug for variant in study.groups[0].variants}) == 3
 
 
 def test_what_trains_nothing_is_a_baseline_and_no_loss(tmp_path):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, method="simplecil", losses=((NO_LOSS, 0),), epochs=None, **SMALL)
     study = load_study([tmp_path])
-    untrained = study.settings[1]
-    assert labels(untrained) == ["no loss"] and untrained.compared_arms() == []
+    untrained = study.groups[1]
+    assert labels(untrained) == ["no loss"] and untrained.compared_variants() == []
     assert [row[0].text for row in tables.paper_layout_table(study).rows] == ["L2P", "+ TAL", untrained.method_title]
-    said = " ".join(setting_caveats(untrained))
+    said = " ".join(group_caveats(untrained))
     assert f"No loss: {untrained.method_title} trains nothing, so it runs once a seed." in said
     assert "to compare with" not in said
     assert len(lead_sentences(study)) == 1 and lead_sentences(study)[0].startswith("On the tail, TAL changes")
@@ -210,18 +210,18 @@ def test_runs_that_train_nothing_alone_are_reported(tmp_path):
     study = load_study([tmp_path])
     assert lead_sentences(study) == ["The finished runs train nothing, so there is no loss to compare."]
     page = build_report(study, tmp_path / "report").read_text(encoding="utf-8")
-    assert f"<title>{study.settings[0].method_title} on Demo-LT</title>" in page
+    assert f"<title>{study.groups[0].method_title} on Demo-LT</title>" in page
 
 
 def test_losses_stand_in_one_order_and_have_a_colour_each(tmp_path):
     names = [*LOSSES, NO_LOSS]
     write_comparison(tmp_path, losses=[(name, 0) for name in names], seeds=(1,), **SMALL)
-    (setting,) = load_study([tmp_path]).settings
-    found = [arm.loss for arm in setting.arms]
+    (setting,) = load_study([tmp_path]).groups
+    found = [variant.loss for variant in setting.variants]
     kin = [name for name in found if name.startswith("tal")]
     assert found[:2] == [NO_LOSS, "ce"] and found[2 : 2 + len(kin)] == kin and sorted(found) == sorted(names)
-    others = [arm.label for arm in setting.arms[2 + len(kin) :]]
-    assert others == sorted(others) and len({arm.colour for arm in setting.arms}) == len(names)
+    others = [variant.label for variant in setting.variants[2 + len(kin) :]]
+    assert others == sorted(others) and len({variant.colour for variant in setting.variants}) == len(names)
 
 
 def test_a_report_needs_no_torch_and_no_engine(demo_runs, tmp_path):
@@ -241,5 +241,5 @@ assert not found, found
 def test_every_seed_and_every_class_name_can_be_read_back(tmp_path):
     names = ["narrow\u00a0space", "line\nbreak", "x" * 5000, *"abcde"]
     write_run_directory(tmp_path, seed=2**32 - 1, class_names=names, **SMALL)
-    (setting,) = load_study([tmp_path]).settings
-    assert setting.arms[0].seeds == [2**32 - 1] and setting.classes().names[:2] == ["narrow space", "line break"]
+    (setting,) = load_study([tmp_path]).groups
+    assert setting.variants[0].seeds == [2**32 - 1] and setting.classes().names[:2] == ["narrow space", "line break"]

@@ -69,7 +69,7 @@ def test_all_numbers_of_the_paper_are_there():
     assert sums == {"ce": pytest.approx(3304.56), "tal": pytest.approx(3498.56)}
 
 
-def test_the_papers_numbers_stand_beside_the_same_setting_only(tmp_path):
+def test_the_papers_numbers_stand_beside_the_same_group_only(tmp_path):
     write_comparison(tmp_path, seeds=(1, 2), task_sizes=(40,) * 5, **FULL_CUB)
     write_comparison(tmp_path, seeds=(1, 2), task_sizes=(40,) * 5, fidelity="fixed", **FULL_CUB)
     found = rows(tables.overview_table(load_study([tmp_path])))
@@ -119,7 +119,7 @@ def test_a_loss_without_ce_is_named_with_its_method(tmp_path):
 
 
 def test_best_forgetting_is_the_lowest(demo_runs):
-    (setting,) = load_study([demo_runs]).settings
+    (setting,) = load_study([demo_runs]).groups
     table = tables.metrics_table(setting)
     row = next(row for row in table.rows if row[0].text == "Forgetting")
     values = [dict(cell.values)["mean"] for cell in row[1:3]]
@@ -128,7 +128,7 @@ def test_best_forgetting_is_the_lowest(demo_runs):
 
 
 def test_classes_stand_in_order_of_their_training_images(demo_runs):
-    (setting,) = load_study([demo_runs]).settings
+    (setting,) = load_study([demo_runs]).groups
     found = rows(tables.classes_table(setting))
     counts = [int(row["Training images"]) for row in found]
     assert counts == sorted(counts, reverse=True) and len(found) == 50
@@ -218,7 +218,7 @@ def test_no_latex_row_begins_like_an_argument_of_the_row_before(name, printed):
 
 
 def test_differences_of_classes_have_a_sign(demo_runs):
-    (setting,) = load_study([demo_runs]).settings
+    (setting,) = load_study([demo_runs]).groups
     shown = [row[-1].text for row in tables.classes_table(setting).rows]
     assert {text[0] for text in shown if text != "0.0"} == {"+", "−"}
 
@@ -249,7 +249,7 @@ def test_hostile_class_names_stand_guarded_in_the_tables(tmp_path):
     names = ["=cmd()", "+1", "-1", "@SUM(1)"]
     small = {"counts": [9, 5, 4, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
     write_comparison(tmp_path, seeds=(1,), class_names=names, **small)
-    (setting,) = load_study([tmp_path]).settings
+    (setting,) = load_study([tmp_path]).groups
     found = rows(tables.classes_table(setting))
     assert [row["Class"] for row in found] == [f"'{name}" for name in names]
     assert [row["Training images"] for row in found] == ["9", "5", "4", "3"]
