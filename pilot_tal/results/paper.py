@@ -1,19 +1,19 @@
 """The paper's numbers with pretrained models, and where ours may stand beside them."""
 
 import csv
-import inspect
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 
-from data_lt import CARDS, prepare, read_manifest
+from data_lt import CARDS, read_manifest
+from data_lt.options import DataOptions
 from pilot_tal.results.display import number
 from pilot_tal.results.study import OF_SETTING, Group, Variant
 
 EPOCHS = 20
 BACKBONE = "vit_base_patch16_224"
-_OF_DATA = {"split_seed", *inspect.signature(prepare).parameters}
+_OF_DATA = {field.name for field in fields(DataOptions)}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def method_place(group: Group) -> tuple:
 
 
 def departures(group: Group, variant: Variant) -> list[str]:
-    """What keeps an variant from being the paper's group, where the paper has the dataset and the method."""
+    """What keeps a variant from being the paper's setting, where the paper has the dataset and the method."""
     record, card = variant.record, CARDS[group.dataset]
     found = ["a quick run of a few steps"] if record.quick else []
     classes = sum(group.task_sizes)
@@ -60,10 +60,10 @@ def departures(group: Group, variant: Variant) -> list[str]:
         found.append(f"{epochs or 'an unknown number of'} epochs instead of {EPOCHS}")
     if not record.backbone.name.removeprefix("pretrained_").startswith(BACKBONE):
         found.append(f"backbone {record.backbone.name} instead of {BACKBONE}")
-    return found + _other_groups(group, variant)
+    return found + _other_settings(group, variant)
 
 
-def _other_groups(group: Group, variant: Variant) -> list[str]:
+def _other_settings(group: Group, variant: Variant) -> list[str]:
     """Settings that are not the defaults of method, dataset and loss, apart from those `departures` looks at."""
     changed, checksum = variant.changes(), variant.record.data.checksum
     other_split = checksum is not None and checksum != _shipped_checksum(group.dataset)

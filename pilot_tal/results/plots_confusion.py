@@ -9,7 +9,7 @@ from pilot_tal.results.svg import INK, Plot, figure, panel, to_svg
 
 
 def confusion(group: Group, variant: Variant) -> Plot:
-    """The confusion matrix of an variant twice: its classes by task, with the first seed, and by training images."""
+    """The confusion matrix of a variant twice: its classes by task, with the first seed, and by training images."""
     by_count = group.classes().rank[::-1]
     seed = variant.seeds[0]
     order = variant.runs[seed].record.stream.class_order

@@ -59,7 +59,7 @@ def parts_after_task(variants: list[Variant]) -> Plot:
 
 
 def _lines(axes: Axes, variants: list[Variant], metric: str) -> None:
-    """One line an variant, with a bar where several seeds have the metric."""
+    """One line a variant, with a bar where several seeds have the metric."""
     for index, variant in enumerate(variants):
         runs = 100 * np.array([variant.runs[seed].metrics[metric] for seed in variant.seeds], dtype=float)
         tasks = np.arange(1, runs.shape[1] + 1)
