@@ -1,4 +1,4 @@
-"""Metrics of a class-incremental run, from one confusion matrix a task.
+"""Metrics of a class-incremental run, from one confusion matrix per task.
 
 Pure functions over NumPy arrays. A confusion matrix has a row for each true class and a column for each
 predicted one. Values are fractions of 1 and never rounded. Labels are those after the class order was
@@ -19,40 +19,41 @@ Predictions = Sequence[tuple[np.ndarray, np.ndarray]]
 MANY_ABOVE, FEW_BELOW = 100, 20  # training images; what lies between is "medium"
 
 DEFINITIONS: dict[str, tuple[str, str]] = {
-    "a_mean": ("A_Mean", "mean over all classes of the accuracy of each class after the last task"),
+    "a_mean": ("A_Mean", "mean over all classes of the accuracy per class after the last task"),
     "a_tail": (
         "A_Tail",
-        "the same mean over the tail: the half of the classes with the fewest training images, ranked over "
-        "all classes of all tasks (rounded down: 50 of 101); of two classes with equally many images the "
-        "one with the smaller original class index ranks as smaller",
+        "the same mean over the tail: the half of the classes with the fewest training images, ranked over all classes "
+        "of all tasks (rounded down: 50 of 101); ties are broken by original class index, smaller first",
     ),
     "a_head": ("A_Head", "the same mean over the other classes"),
     "harmonic_mean": ("Harmonic mean", "2·A_Head·A_Tail / (A_Head + A_Tail)"),
-    "a_last": ("A_Last", "share of all test images that are right after the last task"),
+    "a_last": (
+        "A_Last",
+        "accuracy over images: share of all test images that are right after the last task; equals A_Mean where every "
+        "class has as many test images",
+    ),
     "a_avg": (
         "A_Avg",
-        "mean over tasks of the share of right test images after each task, over all classes seen by then",
+        "mean over tasks of the accuracy over images after each task, on the test images of all classes seen by then",
     ),
+    "a_wavg": ("wAvg", "the same mean weighted by the number of classes seen after each task"),
     "a_tail_avg": (
         "A_Tail over tasks",
-        "mean over tasks of the mean accuracy, after each task, of the classes of the tail seen by then",
+        "mean over tasks of the mean accuracy, after each task, of the tail classes seen by then",
     ),
     "a_old": (
         "Old classes",
-        "mean over all tasks but the first of the share of right test images, after each task, among those of the "
-        "classes of earlier tasks",
+        "mean over all tasks but the first of the accuracy over images, after each task, on the classes of earlier "
+        "tasks",
     ),
-    "a_new": ("New classes", "mean over tasks of the same share among the images of the task's own classes"),
+    "a_new": ("New classes", "mean over tasks of the accuracy over images, after each task, on its own classes"),
     "many": ("Many", f"mean accuracy of the classes with more than {MANY_ABOVE} training images"),
-    "medium": (
-        "Medium",
-        f"mean accuracy of the classes with {FEW_BELOW} to {MANY_ABOVE} training images",
-    ),
+    "medium": ("Medium", f"mean accuracy of the classes with {FEW_BELOW} to {MANY_ABOVE} training images"),
     "few": ("Few", f"mean accuracy of the classes with fewer than {FEW_BELOW} training images"),
     "third_frequent": (
         "Frequent third",
-        "mean accuracy of the third of all classes with the most training images; ranked as for the tail, and "
-        "where the classes cannot be parted equally the rarer thirds are the larger ones",
+        "mean accuracy of the third of all classes with the most training images; ranked as for the tail, the rarer "
+        "thirds being larger where the classes do not divide by three",
     ),
     "third_middle": ("Middle third", "mean accuracy of the third between them"),
     "third_rare": ("Rare third", "mean accuracy of the third with the fewest training images"),
@@ -64,7 +65,7 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
         "to the last but one, minus that after the last task (lower is better, may be negative)",
     ),
 }
-"""Scalar metrics: key in `summarize` → short name, definition. Higher is better but for forgetting."""
+"""Scalar metrics: key in `summarize` → short name, definition. Higher is better except for forgetting."""
 GROUPS = ("many", "medium", "few", "third_frequent", "third_middle", "third_rare")
 """Scalars over groups of classes; a group without classes is absent."""
 AFTER_TASK = ("accuracy_after_task", "tail_after_task", "old_after_task", "new_after_task")
@@ -211,6 +212,7 @@ def summarize(
     values |= {
         "a_last": after["accuracy_after_task"][-1],
         "a_avg": _mean(after["accuracy_after_task"]),
+        "a_wavg": float(np.average(after["accuracy_after_task"], weights=np.cumsum(task_sizes)[:done])),
         "a_tail_avg": _mean(after["tail_after_task"]),
         "a_old": _mean(after["old_after_task"]),
         "a_new": _mean(after["new_after_task"]),

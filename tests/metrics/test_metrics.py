@@ -63,6 +63,15 @@ def test_same_numbers_as_scikit_learn(seed):
         assert found[key] == pytest.approx(np.mean(known), rel=1e-12)
 
 
+def test_tail_is_ranked_by_training_images_not_by_test_images():
+    true = np.array([0] * 8 + [1] * 2 + [2] * 6 + [3] * 4)  # test images fall 8, 6, 4, 2; training images rise
+    pred = np.array([0] * 8 + [0] * 2 + [2] * 6 + [0] * 4)
+    found = metrics.summarize([(true, pred)], [4], [2, 50, 3, 40], [0, 1, 2, 3])
+    assert found["tail_classes"] == [0, 2]
+    assert (found["a_tail"], found["a_head"], found["a_mean"], found["a_last"]) == (1.0, 0.0, 0.5, 14 / 20)
+    assert (found["third_rare"], found["few"]) == (1.0, 1.0)
+
+
 def test_unbalanced_test_images_as_scikit_learn_counts_them():
     true = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 2])
     pred = np.array([0, 0, 1, 1, 0, 2, 2, 0, 0, 2])
@@ -86,6 +95,7 @@ def test_an_example_worked_out_by_hand():
     assert found["a_tail"] == 0.625 and found["a_head"] == 0.625 and found["harmonic_mean"] == 0.625
     assert found["a_mean"] == found["a_last"] == 0.625
     assert found["a_avg"] == (0.875 + 0.625) / 2
+    assert found["a_wavg"] == pytest.approx((2 * 0.875 + 4 * 0.625) / 6)
     assert found["many"] == 0.5 and found["medium"] == 0.875 and found["few"] == 0.25
     assert (found["third_rare"], found["third_middle"], found["third_frequent"]) == ((0.25 + 1) / 2, 0.75, 0.5)
     assert found["tail_after_task"] == [1.0, 0.625] and found["a_tail_avg"] == (1.0 + 0.625) / 2
