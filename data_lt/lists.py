@@ -1,14 +1,13 @@
 """Reads lists of training and test images: `path label` or `path` per line, or CSV and TSV with a header."""
 
 import csv
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from data_lt.errors import UserError, unknown_name
 from data_lt.files import given_path
-from data_lt.pools import EXTENSIONS, TEST_FOLDERS, Layout, Pool
+from data_lt.pools import EXTENSIONS, TEST_FOLDERS, Layout, Pool, file_id
 
 LARGEST_LIST = 1 << 30  # bytes
 TRAIN, TEST = "train", "test"
@@ -96,6 +95,9 @@ def _entries(path: Path, side: str) -> list[Entry]:
         if not lines[1:]:
             raise UserError(f"the list {path} has a header but no images; write one image per line")
         return [_from_table(path, number, line, header, separator, side) for number, line in lines[1:]]
+    if separator in first and not any(name.endswith(EXTENSIONS) for name in header):
+        names = "path, label and split"
+        raise UserError(f"{path}, line {lines[0][0]}: a table needs a column path; its columns may be {names}")
     return [_from_text(path, number, line) for number, line in lines]
 
 
@@ -174,29 +176,23 @@ def _classes(entries: list[Entry], names: list[str] | None) -> list[str]:
         return [names[number] for number in numbers]
     folders: dict[int, set[str]] = {}
     for entry, number in zip(entries, numbers, strict=True):
-        folders.setdefault(number, set()).add(PurePosixPath(entry.path).parent.name)
+        if entry.split == TRAIN:  # ImageNet-LT has a training folder per class and one folder of test images
+            folders.setdefault(number, set()).add(PurePosixPath(entry.path).parent.name)
     named = {number: min(found) for number, found in folders.items()}
     if all(len(found) == 1 for found in folders.values()) and len({*named.values()} - {""}) == len(named):
-        return [named[number] for number in numbers]  # one folder per label, as in ImageNet-LT
+        return [named.get(number, str(number)) for number in numbers]
     width = len(str(max(numbers)))
     return [f"{number:0{width}d}" for number in numbers]  # so that the names sort as the numbers do
 
 
 def _check_files(entries: Iterable[Entry], root: Path) -> None:
     """Raises for an image that is missing, listed twice, or the same file as another."""
-    seen: dict[str, Entry] = {}
-    folders: dict[str, str] = {}
+    seen: dict[tuple[int, int], Entry] = {}
     missing = []
     for entry in entries:
-        folder, _, name = entry.path.rpartition("/")
-        full = root / entry.path
-        if not full.is_file():
+        if (found := file_id(root / entry.path)) is None:
             missing.append(entry)
-            continue
-        if folder not in folders:
-            folders[folder] = os.path.realpath(root / folder)
-        target = os.path.realpath(full) if full.is_symlink() else os.path.join(folders[folder], name)
-        if (first := seen.setdefault(target, entry)) is not entry:
+        elif (first := seen.setdefault(found, entry)) is not entry:
             where = f"line {first.line}" if first.file == entry.file else f"{first.file}, line {first.line}"
             sides = "listed twice" if first.split == entry.split else "both a training and a test image"
             same = "" if first.path == entry.path else f" (the same file as {first.path})"

@@ -5,6 +5,7 @@ directly below the folder. Each class folder is listed once.
 """
 
 import os
+import stat
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
     pool = Pool(layout, {})
     seen: dict[object, str] = {}
     links: dict[str, str] = {}
+    inodes: dict[int, str] = {}
     for part, before in zip(layout.parts, SPLIT, strict=False):
         for folder in _entries(layout.root / part):
             label = _nfc(folder.name)
@@ -121,7 +123,7 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
                 if seen.setdefault(key, folder.path) != folder.path:
                     raise UserError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
             prefix = f"{before}/" if known is None and layout.is_split else ""
-            links |= _add_class(pool, label, part, folder, prefix)
+            links |= _add_class(pool, label, part, folder, prefix, inodes)
     for label, files in pool.files.items():
         if not files:
             raise UserError(
@@ -149,11 +151,31 @@ def refuse_same_file(root: Path, paths: Iterable[str], links: Mapping[str, str])
             folders[folder] = os.path.realpath(root / folder)
         target = links.get(path) or os.path.join(folders[folder], name)
         if (first := seen.setdefault(target, path)) != path:
-            raise UserError(f"{first} and {path} below {root} are the same file; remove one of them")
+            raise same_file(root, first, path)
 
 
-def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: str) -> dict[str, str]:
-    """Adds the images of one class folder; returns where the symbolic links among them lead."""
+def same_file(root: Path, first: str, second: str) -> UserError:
+    """The error for two paths that lead to one file."""
+    return UserError(f"{first} and {second} below {root} are the same file; remove one of them")
+
+
+def file_id(path: Path) -> tuple[int, int] | None:
+    """Identifies a regular file, whatever links lead to it; None where there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+def _add_class(
+    pool: Pool, label: str, part: str, folder: os.DirEntry, before: str, inodes: dict[int, str]
+) -> dict[str, str]:
+    """Adds the images of one class folder and their inodes; returns where the symbolic links among them lead.
+
+    Raises:
+        UserError: a name occurs twice, or an image is a hard link to another.
+    """
     files = pool.files.setdefault(label, {})
     links = {}
     prefix = f"{part}/{folder.name}" if part else folder.name
@@ -170,8 +192,11 @@ def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: s
                 f"below {pool.layout.root}; remove one of them"
             )
         files[name] = path
+        root = pool.layout.root
         if entry.is_symlink():
             links[path] = os.path.realpath(entry.path)
+        elif (first := inodes.setdefault(entry.inode(), path)) != path and (root / first).samefile(entry.path):
+            raise same_file(root, first, path)  # samefile: another file system may use the same number
     return links
 
 

@@ -13,7 +13,7 @@ from data_lt.laws import PARETO
 from data_lt.lists import pool_from_lists, read_names
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.options import DataOptions
-from data_lt.pools import Layout, Pool, find_layout, keeps_split, official_pools, scan, shortened
+from data_lt.pools import Layout, Pool, file_id, find_layout, keeps_split, official_pools, same_file, scan, shortened
 from data_lt.progress import announce
 from data_lt.split import ALL, Recipe, split_pools
 
@@ -195,9 +195,14 @@ def find_pool(
 def _listed_pool(card: DatasetCard, root: Path, options: DataOptions, manifest: Manifest | None) -> Pool:
     if options.train_list is not None:
         return _chosen(card, pool_from_lists(root, options.train_list, options.test_list, options.class_names), options)
-    split = manifest.split if manifest is not None else None
-    names = {k: [*split.train[k], *split.test[k]] for k in split.train} if split is not None else {}
-    return Pool(Layout(root, ("",)), {k: {n: n for n in names[k] if (root / n).is_file()} for k in names})
+    pool = Pool(Layout(root, ("",)), {})
+    seen: dict[tuple[int, int], str] = {}
+    for label, _, name in manifest.rows() if manifest is not None else ():
+        if (found := file_id(root / name)) is not None:
+            if (first := seen.setdefault(found, name)) != name:
+                raise same_file(root, first, name)
+            pool.files.setdefault(label, {})[name] = name
+    return pool
 
 
 def _chosen(card: DatasetCard, pool: Pool, options: DataOptions) -> Pool:

@@ -61,9 +61,15 @@ def test_every_format_gives_the_listed_split(tmp_path, images):
 
 
 def test_numbers_without_a_folder_each_are_names_that_sort(tmp_path, images):
+    train = write(tmp_path / "a.txt", ["val/000.jpg 2", "val/001.jpg 10"])
+    test = write(tmp_path / "b.txt", ["train/n01/000.jpg 2", "train/n02/000.jpg 10"])
+    assert prepare("folder_lt", images, train_list=train, test_list=test).class_names == ["02", "10"]
+
+
+def test_numbers_are_named_after_their_training_folders(tmp_path, images):
     train = write(tmp_path / "a.txt", ["train/n01/000.jpg 2", "train/n02/000.jpg 10"])
     test = write(tmp_path / "b.txt", ["val/000.jpg 2", "val/001.jpg 10"])
-    assert prepare("folder_lt", images, train_list=train, test_list=test).class_names == ["02", "10"]
+    assert prepare("folder_lt", images, train_list=train, test_list=test).class_names == ["n01", "n02"]
 
 
 def test_a_profile_subsamples_the_training_list(tmp_path, images):
@@ -93,10 +99,15 @@ WRONG = {
         "test.txt, line 1: .* both a training and a test image, see .*train.txt, line 2",
     ),
     "a link": (GOOD, ["train/n01/link.jpg 0"], r"line 1: .*link.jpg \(the same file as train/n01/000.jpg\) is both"),
+    "a hard link": (
+        GOOD,
+        ["train/n01/hard.jpg 0"],
+        r"line 1: .*hard.jpg \(the same file as train/n01/000.jpg\) is both",
+    ),
     "mixed": ([*GOOD, "train/n01/001.jpg"], ["val/000.jpg 0"], "train.txt, line 3: some lines have a label"),
     "mixed labels": ([*GOOD, "train/n01/001.jpg cat"], ["val/000.jpg 0"], "line 3: label 'cat': .* all numbers or all"),
     "missing": (GOOD, ["val/9.jpg 0", "val/8.jpg 0"], r"test.txt, line 1: val/9.jpg does not exist .*\(nor do 1 more"),
-    "no training": (GOOD, ["val/000.jpg 7"], "test.txt, line 1: class 'val' has test images, but no training images"),
+    "no training": (GOOD, ["val/000.jpg 7"], "test.txt, line 1: class '7' has test images, but no training images"),
     "no test": (GOOD, ["train/n01/003.jpg 0"], "class 'n02' has 0 test images"),
     "outside": (["../x.jpg 0"], GOOD, "train.txt, line 1: '../x.jpg' must be a path"),
     "absolute": (["/x.jpg 0"], GOOD, "line 1: '/x.jpg' must be a path"),
@@ -107,6 +118,7 @@ WRONG = {
     "split": (["path,label,split", "train/n01/000.jpg,a,tset"], None, "line 2: split must be one of train, test"),
     "two splits": (["path,label,split", "train/n01/000.jpg,a,test"], GOOD, "leave test_list out"),
     "one side": (["path,label,split", "train/n01/000.jpg,a,train"], None, "has no test images in its column split"),
+    "no path": (["file,class", "train/n01/000.jpg,a"], GOOD, "line 1: a table needs a column path"),
     "no rows": (["path,label"], GOOD, "has a header but no images"),
     "no test list": (GOOD, None, "give the test images as test_list"),
 }
@@ -115,6 +127,7 @@ WRONG = {
 @pytest.mark.parametrize(("train", "test", "words"), WRONG.values(), ids=WRONG)
 def test_a_wrong_list_is_one_sentence_with_its_line(tmp_path, images, train, test, words):
     (images / "train/n01/link.jpg").symlink_to("000.jpg")
+    (images / "train/n01/hard.jpg").hardlink_to(images / "train/n01/000.jpg")
     options = {"train_list": write(tmp_path / "train.txt", train)}
     if test is not None:
         options["test_list"] = write(tmp_path / "test.txt", test)
@@ -146,6 +159,14 @@ def test_a_manifest_written_by_hand_is_sealed(tmp_path, images):
     seal(path)
     assert path.read_bytes() == before
     assert len(prepare("folder_lt", images, manifest=path).frame) == 5
+
+
+def test_a_manifest_of_two_names_for_one_file_is_refused(tmp_path, images):
+    (images / "val/link.jpg").symlink_to("../train/n01/000.jpg")
+    path = write(tmp_path / "hand.txt", [MAGIC, PATHS, "class\tcat", "train\ttrain/n01/000.jpg", "test\tval/link.jpg"])
+    seal(path)
+    with pytest.raises(UserError, match=r"train/n01/000.jpg and val/link.jpg below .* are the same file"):
+        prepare("folder_lt", images, manifest=path)
 
 
 @pytest.mark.parametrize(
