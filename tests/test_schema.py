@@ -70,7 +70,7 @@ def test_texts_of_the_command_line(name, text, value):
         ("device", "cuda:", "device must be cpu or cuda:N, got 'cuda:'"),
         ("device", "cpu\n", "device must be"),
         ("maybe", "-1", "maybe must be a whole number of at least 0, or null, got -1"),
-        ("blocks", "0,1", r"blocks must be a list such as \[1,2\] of whole number from 0 to 5, at least 1 long"),
+        ("blocks", "[0,1", r"blocks must be a list such as \[1,2\] of whole number from 0 to 5, at least 1 long"),
         ("blocks", "[]", "at least 1 long"),
         ("blocks", "[0,0]", "blocks must not name a value twice"),
         ("blocks", "[0,6]", r"from 0 to 5, at least 1 long, got 6"),

@@ -17,6 +17,7 @@ from pilot_tal.engine.callbacks import Callback, TaskResult
 from pilot_tal.metrics import tail_classes
 from pilot_tal.record.run_record import RunRecord, short_hash
 from pilot_tal.stream.task import TaskInfo
+from pilot_tal.version import install_hint
 
 if TYPE_CHECKING:
     from pilot_tal.engine.trainer import Trainer
@@ -32,7 +33,7 @@ Values = dict[str, float]
 def check_log(log: str) -> None:
     """Raises a `UserError` if the package of a logger is not installed."""
     if log != NONE and importlib.util.find_spec(log) is None:
-        raise UserError(f"log={log} needs the package {log}; install it with: pip install 'pilot-tal[{log}]'")
+        raise UserError(f"log={log} needs the package {log}; install it {install_hint(log)}")
 
 
 def make_loggers(log: str) -> list[Callback]:

@@ -35,7 +35,7 @@ def test_alone_it_shows_its_help():
         (["status", "--" + "x" * 5000], "xxx…; see "),
         (["run", "l2p"], "Missing argument 'dataset'; see "),
         (["report"], "Missing argument 'runs'; see "),
-        (["build", "cub_lt", "--shape", "x"], "Invalid value for '--shape'"),
+        (["build", "cub_lt", "--shape", "x"], "shape must be a number"),
         (["run", "l2p", "demo_lt", "qqqqq=1"], "unknown setting 'qqqqq': all are listed by: "),
         (["run", "l2p", "x" * 300], "unknown dataset 'xxx"),
         (["run", "l\n2p\x1b", "demo_lt"], "unknown method 'l\\n2p\\x1b'"),

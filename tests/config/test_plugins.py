@@ -81,8 +81,8 @@ def test_a_model_of_a_method_from_a_file_says_what_it_needs(tmp_path):
     status, printed = call("export", str(run), "-o", "model", "--plugins", "probe", "--with-backbone")
     assert status == 0 and "predict model PHOTO --plugins probe" in printed, printed
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "pilot-tal predict . photo.jpg --plugins FILE" in card and "`probe` is not of pilot-tal itself" in card
-    assert "Licence: not known to the program that wrote this card" in card
+    assert "pilot-tal predict . photo.jpg --plugins FILE" in card and "`probe` comes from a plugin" in card
+    assert "Licence:" in card
     photo = str(next(images.glob("*/*.png")))
     assert call("predict", "model", photo, "--plugins", "probe")[0] == 0
     status, printed = call("predict", "model", photo)

@@ -125,7 +125,5 @@ def test_a_missing_package_is_one_sentence_before_anything_starts(images, tmp_pa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else find(name, *rest))
     items = [*SETTINGS, f"data_root={images}", f"output={tmp_path / 'runs'}", "log=wandb"]
     status, printed = command("run", "lae", "folder_lt", *items)
-    assert (
-        status == 2 and "log=wandb needs the package wandb; install it with: pip install 'pilot-tal[wandb]'" in printed
-    )
+    assert status == 2 and "log=wandb needs the package wandb" in printed and "'.[wandb]'" in printed
     assert not list(tmp_path.glob("runs/*/run.json"))
