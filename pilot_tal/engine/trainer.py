@@ -38,7 +38,7 @@ from pilot_tal.record.run_dir import (
     write_record,
     write_result,
 )
-from pilot_tal.record.run_record import NO_LOSS
+from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.record.step_log import StepLog
 from pilot_tal.stream.batches import Batches
 from pilot_tal.stream.seeds import derive_seed
@@ -50,16 +50,32 @@ Labels = tuple[np.ndarray, np.ndarray]
 
 
 class Trainer:
-    """Executes one run, on the images and the ViT that it shares with others."""
+    """Executes one run, on the images and the ViT that it shares with others.
 
-    def __init__(self, config: RunConfig, machine: Machine, shared: Shared):
+    Args:
+        config: What is run.
+        machine: Where.
+        shared: Images, ViT and device.
+        record: The record, if it is not that of the whole dataset in tasks as `config` says.
+        path: The run directory, if it is not named after the record.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        machine: Machine,
+        shared: Shared,
+        record: RunRecord | None = None,
+        path: Path | None = None,
+    ):
         self.config, self.machine, self.shared = config, machine, shared
         self.settings = config.method_config
         check_precision(config.settings.precision, shared.device)
         check_eval_batch(machine, config)
         check_log(machine.log)
-        self.record = native_record(config, shared.data)
-        self.path = Path(machine.output) / self.record.name
+        self.record = record or native_record(config, shared.data)
+        self.path = path or Path(machine.output) / self.record.name
+        self.names = shared.store.paths
         self.limit = QUICK_STEPS if config.quick else None
         size = shared.backbone.img_size[0]
         settings = config.settings
@@ -109,8 +125,7 @@ class Trainer:
         torch.manual_seed(derive_seed("build", self.config.seed))
         learner = self.build()
         if checkpoint is not None:
-            learner.load_checkpoint_state(checkpoint.learner)
-            learner.cache.load_state(checkpoint.cache)
+            self.restore(learner, checkpoint)
         left = sum(self.steps(task) for task in self.tasks[done:])
         self.progress = Progress(line, lock, left)
         self.callbacks = CallbackList([self.progress, *make_loggers(self.machine.log), *callbacks])
@@ -125,7 +140,7 @@ class Trainer:
             labels, steps, states = self._one_task(learner, task, lock)
             predictions.append(labels)
             metrics = write_result(self.path, self.record, predictions, finished=False)
-            save_checkpoint(folder, self._checkpoint(learner, task))
+            save_checkpoint(folder, self.checkpoint(learner, task))
             self.callbacks.on_task_end(self, task, TaskResult(steps, states, metrics))
         lock.check()
         write_result(self.path, self.record, predictions, finished=True)
@@ -166,6 +181,17 @@ class Trainer:
         """Test images of all classes seen after a task."""
         return self._batches(self.test, 0, task.stop, self.test_transform)
 
+    def statistics_batches(self, task: TaskInfo) -> Batches:
+        """Training images of a task under the test transform, for `end_task`."""
+        return self._batches(self.train, task.first, task.stop, self.test_transform)
+
+    def evaluate(self, learner: Learner, task: TaskInfo) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Names, true and predicted labels of the test images of all classes seen after a task."""
+        precision, device = self.config.settings.precision, self.shared.device
+        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
+        names = [self.names[index] for label in range(task.stop) for index in self.test[label]]
+        return names, tested[0].numpy(), tested[1].numpy()
+
     @cached_property
     def eval_batch_size(self) -> int:
         """Images evaluated at a time; a GPU is asked, so never in a process that is to be forked."""
@@ -178,9 +204,14 @@ class Trainer:
 
     def build(self) -> Learner:
         """A new learner for this run."""
-        config, classes = self.config, self.record.num_classes
-        shape = (self.shared.backbone, self.settings, classes, len(self.tasks), config.settings.fidelity)
+        config = self.config
+        shape = (self.shared.backbone, self.settings, *self.record.capacity, config.settings.fidelity)
         return build_learner(config.method, *shape).to(self.shared.device)
+
+    def restore(self, learner: Learner, checkpoint: Checkpoint) -> None:
+        """Takes up the state after the last finished task."""
+        learner.load_checkpoint_state(checkpoint.learner)
+        learner.cache.load_state(checkpoint.cache)
 
     def criterion(self) -> TaskLoss:
         """A new loss for this run; a learner that trains nothing never asks for it."""
@@ -216,14 +247,12 @@ class Trainer:
         steps = log.steps()
         _refuse_divergence(task.index, steps, learner)
         self.progress.show(Status(f"{place}, statistics"))
-        statistics = self._batches(self.train, task.first, task.stop, self.test_transform)
+        statistics = self.statistics_batches(task)
         with tensor_cores(device, precision):  # fp32 has no TF32, here as in evaluation
             learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
         self.progress.show(Status(f"{place}, evaluation"))
-        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
-        true, pred = (labels.numpy() for labels in tested)
+        images, true, pred = self.evaluate(learner, task)
         lock.check()
-        images = [self.shared.store.paths[index] for label in range(task.stop) for index in self.test[label]]
         write_predictions(self.path, task.index, images, true, pred)
         write_log(self.path, "steps", task.index, steps)
         states = log.states()
@@ -232,7 +261,7 @@ class Trainer:
         self.message(f"{place} done, {task.stop} classes seen, accuracy {100 * np.mean(true == pred):.2f} %")
         return (true, pred), steps, states
 
-    def _checkpoint(self, learner: Learner, task: TaskInfo) -> Checkpoint:
+    def checkpoint(self, learner: Learner, task: TaskInfo) -> Checkpoint:
         """The state after a task; after the last one nobody needs the cache."""
         last = task.index + 1 == len(self.tasks)
         return Checkpoint(task.index + 1, learner.checkpoint_state(), {} if last else learner.cache.state())

@@ -65,7 +65,7 @@ def restore_learner(stored: StoredModel, vit: FrozenViT) -> Learner:
             "that registers it with --plugins (in Python, import it first)"
         )
     config = build(LEARNERS[record.method.name].config_class, record.method.settings, record.method.name)
-    shape = (config, record.num_classes, record.num_tasks, record.method.fidelity)
+    shape = (config, *record.capacity, record.method.fidelity)
     learner = build_learner(record.method.name, vit, *shape)
     sizes = record.stream.task_sizes[: stored.tasks_done]
     learner.grow_to([sum(sizes[: task + 1]) for task in range(len(sizes))])

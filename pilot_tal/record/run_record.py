@@ -122,6 +122,17 @@ class RunRecord:
         """Classes over all tasks."""
         return sum(self.stream.task_sizes)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the stream grows: the record of a model that goes on learning (`pilot-tal learn`)."""
+        return "max_tasks" in self.engine.details
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Classes and tasks that the learner is built for."""
+        details = self.engine.details
+        return max(details.get("max_classes", 0), self.num_classes), max(details.get("max_tasks", 0), self.num_tasks)
+
     def conditions(self) -> dict[str, Any]:
         """What shaped the result beside dataset, method, fidelity, loss, tasks and seed: flat, by name."""
         return {
@@ -155,6 +166,8 @@ class RunRecord:
     def stamp(self) -> str:
         """Tells this run from all others, for files that must belong to it."""
         made = (self.engine.name, self.method.name, self.method.fidelity, self.loss.name, self.loss.options)
+        if self.is_open:
+            return short_hash([made, self.seed])
         return short_hash([made, self.seed, self.data.name, self.data.checksum, asdict(self.stream)])
 
     def plain(self) -> dict[str, Any]:
