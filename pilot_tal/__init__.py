@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         report,
         run,
     )
+    from pilot_tal.backbone.load import register_backbone
     from pilot_tal.engine.callbacks import Callback
     from pilot_tal.losses.tal import TAL
     from pilot_tal.model.load import load_model
@@ -41,6 +42,7 @@ __all__ = [
     "list_methods",
     "load_model",
     "load_runs",
+    "register_backbone",
     "report",
     "run",
 ]
@@ -53,6 +55,7 @@ _ELSEWHERE = {
     "Study": "pilot_tal.results.study",
     "UserError": "data_lt.errors",
     "load_model": "pilot_tal.model.load",
+    "register_backbone": "pilot_tal.backbone.load",
 }
 
 

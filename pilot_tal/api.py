@@ -7,7 +7,7 @@
 
 Settings are keyword arguments with the names of the command line, dotted ones as `**{"tal.lam": [0.99, 0.995]}`.
 A list of values is a grid, as a comma-separated list is on the command line; a setting whose value is itself a list
-takes a tuple. Wrong settings raise `UserError`, whose text is one sentence.
+takes a tuple; `backbone` also takes an nn.Module. Wrong settings raise `UserError`, whose text is one sentence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from data_lt.errors import UserError
 if TYPE_CHECKING:
     from torch import nn
 
-    from pilot_tal.backbone import FrozenViT
+    from pilot_tal.backbone import FrozenBackbone
     from pilot_tal.config.settings import Plan
     from pilot_tal.engine.callbacks import Callback
     from pilot_tal.engine.launch import Outcome
@@ -156,17 +156,17 @@ def list_datasets() -> list[str]:
 
 def create_learner(
     method: str,
-    backbone: "FrozenViT",
+    backbone: "FrozenBackbone",
     num_classes: int,
     num_tasks: int,
     fidelity: str = "pilot",
     **settings: Any,
 ) -> "Learner":
-    """Builds the learner of a method on a frozen ViT, for a training loop of your own.
+    """Builds the learner of a method on a frozen backbone, for a training loop of your own.
 
     Args:
         method: Name of a method.
-        backbone: The frozen ViT.
+        backbone: A `FrozenViT`, or for methods that need features alone any `FrozenBackbone`.
         num_classes: Classes over all tasks.
         num_tasks: Number of tasks.
         fidelity: `pilot` or `fixed`.
@@ -220,7 +220,13 @@ def settings_items(**settings: Any) -> list[str]:
 def _typed(value: Any) -> str:
     from pilot_tal.config.parse import as_typed
 
-    return ",".join(map(as_typed, value)) if isinstance(value, (list, range)) else as_typed(value)
+    if isinstance(value, (list, range)):
+        return ",".join(map(_typed, value))
+    if hasattr(value, "state_dict"):  # backbone=my_module
+        from pilot_tal.backbone.load import register_backbone
+
+        return register_backbone(value)
+    return as_typed(value)
 
 
 def write_slurm_report(paths: Sequence[str], folder: str) -> None:

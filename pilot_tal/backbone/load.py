@@ -1,41 +1,89 @@
-"""The frozen ViT of a run: the demo's own, or one of timm's; what its weights are, and what pixels they expect."""
+"""The frozen backbone of a run: the demo's, one of timm's, or a user's; its weights and the pixels they expect."""
 
-from functools import cache
+import copy
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from data_lt.errors import UserError
 from data_lt.files import checksum
 from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
-from pilot_tal.backbone.vit import FrozenViT
-from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, build_from_state
+from pilot_tal.backbone.frozen import FrozenBackbone, state_checksum
+from pilot_tal.backbone.vit import FrozenViT, takes_prompts
+from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, build_from_state, load_weights, read_state
 
 DEMO, BUNDLED = "demo_vit", "bundled"
 # The two ViTs of LAMDA-PILOT, to which it feeds pixels in [0, 1] whatever they were trained with.
 _PILOTS_OWN = (DEFAULT_BACKBONE, "vit_base_patch16_224.augreg_in21k")
+_REGISTERED: dict[str, Callable[[], nn.Module]] = {}
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def load_backbone(name: str, weights: str, img_size: int | None = None) -> FrozenViT:
-    """The frozen ViT."""
-    if name != DEMO:
-        return build_backbone(name, weights, img_size)
-    from safetensors.torch import load_file
+def register_backbone(module: nn.Module | Callable[[], nn.Module], name: str | None = None) -> str:
+    """Makes a network available as `backbone=NAME`; it must map images [B, 3, H, W] to features [B, dim].
 
-    if weights != BUNDLED or img_size is not None:
-        raise UserError(
-            "backbone=demo_vit comes with its weights and its image size: give weights=bundled and no img_size"
-        )
-    return build_from_state(load_file(demo_vit_path()), DEMO_VIT["num_heads"], DEMO)
+    Args:
+        module: The network, of which a copy is taken; or a function that builds it, as a plugin should give.
+        name: Without it a module is named by its class and the checksum of its tensors.
+
+    Returns:
+        The name, for `backbone=`.
+    """
+    if not isinstance(module, nn.Module):
+        if not callable(module) or not name:
+            raise UserError("register_backbone takes an nn.Module, or a function that builds one and a name")
+        make = module
+    else:
+        name = name or f"{type(module).__name__}@{state_checksum(module.state_dict())[:8]}"
+        make = partial(copy.deepcopy, module)
+    _REGISTERED[name] = make
+    return name
+
+
+def load_backbone(name: str, weights: str, img_size: int | None = None) -> FrozenBackbone:
+    """Loads a frozen backbone: the demo's, a registered one, or one of timm's.
+
+    Args:
+        name: `demo_vit`, a registered name, or a timm model.
+        weights: `bundled` for those that come with the backbone, `hub`, `random`, or a file.
+        img_size: Side of the images, if not the backbone's own.
+    """
+    if name == DEMO:
+        if weights in ("hub", "random") or img_size is not None:
+            raise UserError(
+                "backbone=demo_vit comes with its weights and its image size: leave weights and img_size out"
+            )
+        path = demo_vit_path() if weights == BUNDLED else Path(weights)
+        return build_from_state(read_state(path), DEMO_VIT["num_heads"], DEMO)
+    if name not in _REGISTERED:
+        if "@" in name:
+            raise UserError(
+                f"backbone {name[:60]} was given as a Python object, which another process cannot load: pass it again "
+                "from Python, or register it by a function in a plugin"
+            )
+        return build_backbone(name, weights, img_size)
+    if weights in ("hub", "random"):
+        raise UserError(f"backbone={name} comes with its weights: leave weights={weights} out")
+    module = _REGISTERED[name]()
+    if weights != BUNDLED:
+        load_weights(module, weights)
+    if takes_prompts(module):
+        return FrozenViT(module, name)
+    side = img_size or _card(module).get("input_size", (0, 0, 224))[-1]
+    return FrozenBackbone(module, name, (side, side))
 
 
 def default_weights(name: str | None) -> str:
-    """The weights of a backbone where none are named: the demo's are bundled, all others come from timm's hub."""
-    return BUNDLED if name == DEMO else "hub"
+    """The weights of a backbone where none are named: its own (the demo's and registered ones), or timm's hub."""
+    return BUNDLED if name == DEMO or name in _REGISTERED else "hub"
 
 
-def file_fingerprint(weights: str) -> str:
-    """A file's name and checksum, so that a run's name follows what is in it; `hub` and `random` as they are."""
-    path = demo_vit_path() if weights == BUNDLED else Path(weights)
+def file_fingerprint(weights: str, name: str = DEMO) -> str:
+    """A file's name and checksum, so that a run's name depends on its content; `hub` and `random` as they are."""
+    path = demo_vit_path() if weights == BUNDLED and name == DEMO else Path(weights)
     if not path.is_file():
         return weights
     known = path.stat()
@@ -44,7 +92,7 @@ def file_fingerprint(weights: str) -> str:
 
 @cache
 def _checksum(path: Path, size: int, changed: int) -> str:
-    """Of a file that many runs of a plan name; read again when it has changed."""
+    """Checksum of a file; read again when it has changed."""
     return checksum(path)
 
 
@@ -57,7 +105,7 @@ def pixel_statistics(choice: str, name: str, fidelity: str) -> Statistics | None
         name: The ViT.
         fidelity: Of the run.
     """
-    if choice == "none" or (choice == "auto" and fidelity == "pilot" and name in _PILOTS_OWN):
+    if choice == "auto" and fidelity == "pilot" and name in _PILOTS_OWN:
         return None
     if choice in ("auto", "weights"):
         return _expected(name)
@@ -77,8 +125,10 @@ def raw_pixels_note(statistics: Statistics | None, name: str, weights: str, fide
     )
 
 
-def given_statistics(choice: str) -> Statistics:
-    """The numbers of `MEAN/STD`, each one or three."""
+def given_statistics(choice: str) -> Statistics | None:
+    """The numbers of `MEAN/STD`, each one or three, as a record has them; None for `none`."""
+    if choice == "none":
+        return None
     try:
         mean, std = (tuple(float(part) for part in side.strip("[]").split(",")) for side in choice.split("/"))
         fits = {len(mean), len(std)} <= {1, 3}
@@ -100,9 +150,19 @@ def statistics_text(statistics: Statistics | None) -> str:
 
 
 def _expected(name: str) -> Statistics | None:
+    """What the weights were trained with; None: pixels in [0, 1], or unknown."""
     if name == DEMO:
-        return None  # trained on pixels in [0, 1]
+        return None
+    if name in _REGISTERED:
+        card = _card(_REGISTERED[name]())
+        return (tuple(card["mean"]), tuple(card["std"])) if "mean" in card and "std" in card else None
     from timm.models import get_pretrained_cfg
 
     card = get_pretrained_cfg(name) or get_pretrained_cfg(name.split(".")[0])
     return None if card is None else (tuple(card.mean), tuple(card.std))
+
+
+def _card(module: nn.Module) -> Mapping[str, Any]:
+    """timm's facts about a model: image size, mean and standard deviation of pixels; empty for other modules."""
+    card = getattr(module, "pretrained_cfg", None)
+    return card if isinstance(card, Mapping) else {}

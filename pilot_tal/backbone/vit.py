@@ -1,17 +1,17 @@
-"""The one frozen ViT every learner shares: it embeds, runs the blocks with what a learner adds, gives features."""
+"""The frozen ViT that prompt and adapter methods share: it runs timm's blocks with what a learner adds to them."""
 
-import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import pilot_tal._torchvision  # noqa: F401
 from data_lt.errors import UserError
+from pilot_tal.backbone.frozen import FrozenBackbone
 
 CLS = slice(0, 1)
 
@@ -59,49 +59,42 @@ def prefixed_attention(q: Tensor, k: Tensor, v: Tensor, extras: BlockExtras) -> 
     return ordinary + F.scaled_dot_product_attention(q, prefix_k, prefix_v)
 
 
-class FrozenViT(nn.Module):
-    """A timm `VisionTransformer` with a CLS token whose tensors never change and never get a gradient."""
+class FrozenViT(FrozenBackbone):
+    """A timm ViT with a CLS token: `VisionTransformer`, distilled DeiT, or `Eva` (EVA-02, DINOv3).
 
-    vit: Any  # timm's VisionTransformer, whose parts have no types
+    Tokens are [CLS, prompts, distillation and register tokens, patches]; rotary positions turn patches alone.
+    """
 
     def __init__(self, vit: Any, name: str = "vit"):
-        super().__init__()
-        _check_architecture(vit, name)
-        self.vit = vit.requires_grad_(False).eval()
-        self.name = name
-        self.dim: int = vit.embed_dim
+        if not takes_prompts(vit):
+            raise UserError(f"{name} does not fit: it is not a plain timm ViT with a CLS token")
+        super().__init__(vit, name, tuple(vit.patch_embed.img_size))
+        # Weights that were trained with averaged patches have their last norm behind the average.
+        self._averages = vit.global_pool == "avg" and not isinstance(vit.fc_norm, torch.nn.Identity)
         self.depth = len(vit.blocks)
         self.num_heads: int = vit.blocks[0].attn.num_heads
         self.head_dim = self.dim // self.num_heads
-        self.img_size: tuple[int, int] = tuple(vit.patch_embed.img_size)
+        self.tokens: int = vit.patch_embed.num_patches
 
-    def train(self, mode: bool = True) -> "FrozenViT":
-        """Stays in evaluation mode: a frozen network has no training behaviour."""
-        return super().train(False)
+    @property
+    def vit(self) -> Any:
+        """timm's model, whose parts have no types."""
+        return self.network
 
-    @cached_property
-    def checksum(self) -> str:
-        """SHA-256 over the names, shapes and float32 values of all tensors."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.vit.state_dict().items()):
-            values = tensor.detach().to("cpu", torch.float32).contiguous()
-            digest.update(f"{name}{tuple(values.shape)}".encode())
-            digest.update(values.numpy().tobytes())
-        return digest.hexdigest()
+    def _find_dim(self) -> int:
+        return self.vit.embed_dim
 
     @torch.no_grad()
     def patches(self, x: Tensor) -> Tensor:
         """Patch embeddings [B, patches, dim], before CLS and positions."""
-        if x.ndim != 4 or tuple(x.shape[-2:]) != self.img_size:
-            raise UserError(
-                f"{self.name} takes images [B, 3, {self.img_size[0]}, {self.img_size[1]}], got {list(x.shape)}"
-            )
+        self.check_images(x)
         return self.vit.patch_embed(x)
 
     @torch.no_grad()
     def embed(self, x: Tensor, patches: Tensor | None = None) -> Tensor:
-        """Tokens [B, N, dim] as they enter the blocks: CLS, registers if any, patches, with their positions."""
-        return self.vit._pos_embed(self.patches(x) if patches is None else patches)
+        """Tokens [B, N, dim] as they enter the blocks: CLS, other prefix tokens, patches, with their positions."""
+        tokens = self.vit._pos_embed(self.patches(x) if patches is None else patches)
+        return tokens[0] if isinstance(tokens, tuple) else tokens  # Eva returns rotary positions beside them
 
     def insert_prompts(self, tokens: Tensor, prompts: Tensor) -> Tensor:
         """Puts prompt tokens [B, m, dim] behind CLS; each gets the position of CLS, so their order is free."""
@@ -115,77 +108,129 @@ class FrozenViT(nn.Module):
         return self.run(tokens)[:, 0]
 
     def features(self, x: Tensor, layers: int = 1, extras: Mapping[int, BlockExtras] | None = None) -> Tensor:
-        """CLS after each of the last `layers` blocks, through the final norm [B, layers, dim]; one forward pass."""
-        if not 1 <= layers <= self.depth:
-            raise UserError(f"layers must be from 1 to {self.depth}, the number of blocks of {self.name}, got {layers}")
-        outputs = self._blocks(self.embed(x), extras or {}, CLS)
-        return self.vit.norm(torch.stack([out[:, 0] for index, out in outputs if index >= self.depth - layers], dim=1))
+        """Features [B, layers, dim] after each of the last `layers` blocks, through the final norm; one forward pass.
+
+        A feature is CLS, or the mean of the patches for weights that were trained with it (EVA-02).
+        """
+        self.check_layers(layers)
+        blocks = self._blocks(self.embed(x), extras or {}, slice(None) if self._averages else CLS)
+        pooled = torch.stack(tuple(deque(map(self._pool, blocks), maxlen=layers)), dim=1)
+        return self.vit.fc_norm(self.vit.norm(pooled))
+
+    def _pool(self, tokens: Tensor) -> Tensor:
+        return tokens[:, -self.tokens :].mean(dim=1) if self._averages else tokens[:, 0]
 
     def run(self, tokens: Tensor, extras: Mapping[int, BlockExtras] | None = None, keep: slice = CLS) -> Tensor:
         """Runs all blocks and the final norm; returns the output tokens `keep` only.
 
         The last block attends from, and runs its MLP on, the kept tokens alone: the others would be thrown away.
         """
-        out = tokens
-        for _, out in self._blocks(tokens, extras or {}, keep):  # noqa: B007 the last one is used
-            pass
-        return self.vit.norm(out)
+        for output in self._blocks(tokens, extras or {}, keep):
+            tokens = output
+        return self.vit.fc_norm(self.vit.norm(tokens))  # one of the two does nothing
 
-    def _blocks(self, tokens: Tensor, extras: Mapping[int, BlockExtras], keep: slice) -> Iterator[tuple[int, Tensor]]:
-        """The tokens after each block."""
-        tokens = self.vit.norm_pre(tokens)
-        for index in range(self.depth):
-            last = index == self.depth - 1
-            tokens = self._block(index, tokens, extras.get(index, NO_EXTRAS), keep if last else None)
-            yield index, tokens
+    def _blocks(self, tokens: Tensor, extras: Mapping[int, BlockExtras], keep: slice) -> Iterator[Tensor]:
+        """The output of every block, of the last one for the tokens `keep` only."""
+        tokens, rope = self.vit.norm_pre(tokens), self._rotary_positions()
+        for index, block in enumerate(self.vit.blocks):
+            positions = rope[index] if rope is not None and self.vit.rope_mixed else rope
+            kept = keep if index == self.depth - 1 else None
+            tokens = self._block(block, tokens, extras.get(index, NO_EXTRAS), kept, positions)
+            yield tokens
 
-    def _block(self, index: int, tokens: Tensor, extras: BlockExtras, keep: slice | None) -> Tensor:
-        block = self.vit.blocks[index]
+    def _rotary_positions(self) -> Tensor | None:
+        rope = getattr(self.vit, "rope", None)
+        return None if rope is None else rope.get_embed()
+
+    def _block(
+        self, block: Any, tokens: Tensor, extras: BlockExtras, keep: slice | None, rope: Tensor | None
+    ) -> Tensor:
         if extras.tokens is not None:
             tokens = torch.cat((extras.tokens, tokens), dim=1)
         normed = block.norm1(tokens)
-        attended = self._attention(block.attn, normed, extras, keep)
+        attended = self._attention(block.attn, normed, extras, keep, rope)
         if keep is not None:
             tokens, normed = tokens[:, keep], normed[:, keep]
         if extras.attention_adapter is not None:
             attended = attended + extras.attention_adapter(normed)
-        tokens = tokens + block.ls1(attended)
-        out = tokens + block.ls2(block.mlp(block.norm2(tokens)))
+        tokens = tokens + _layer_scale(block, 1, attended)
+        out = tokens + _layer_scale(block, 2, block.mlp(block.norm2(tokens)))
         if extras.mlp_adapter is not None:
             out = out + extras.mlp_adapter(tokens)
         return out
 
-    def _attention(self, attn: Any, normed: Tensor, extras: BlockExtras, keep: slice | None) -> Tensor:
+    def _attention(
+        self, attn: Any, normed: Tensor, extras: BlockExtras, keep: slice | None, rope: Tensor | None
+    ) -> Tensor:
         if keep is None:
-            q, k, v = (self._heads(part) for part in attn.qkv(normed).chunk(3, dim=-1))
+            q, k, v = (self._heads(part) for part in _project(attn, normed, "qkv"))
         else:
-            weight, bias, dim = attn.qkv.weight, attn.qkv.bias, self.dim
-            q_bias, kv_bias = (None, None) if bias is None else (bias[:dim], bias[dim:])
-            q = self._heads(F.linear(normed[:, keep], weight[:dim], q_bias))
-            k, v = (self._heads(part) for part in F.linear(normed, weight[dim:], kv_bias).chunk(2, dim=-1))
+            (q,) = (self._heads(part) for part in _project(attn, normed[:, keep], "q"))
+            k, v = (self._heads(part) for part in _project(attn, normed, "kv"))
         if extras.kv_delta is not None:
             delta_k, delta_v = (self._heads(part) for part in extras.kv_delta(normed).chunk(2, dim=-1))
             k, v = k + delta_k, v + delta_v
         q, k = attn.q_norm(q), attn.k_norm(k)
+        if rope is not None:
+            q, k = (self._rotate(part, rope, attn, normed.shape[1], where) for part, where in ((q, keep), (k, None)))
         out = prefixed_attention(q, k, v, extras)
         return attn.proj(attn.norm(out.transpose(1, 2).flatten(2)))
+
+    def _rotate(self, heads: Tensor, rope: Tensor, attn: Any, length: int, keep: slice | None) -> Tensor:
+        """Turns the patches among the kept tokens; the patches are the last of all `length` tokens."""
+        from timm.layers import apply_rot_embed_cat
+
+        first = length - self.tokens
+        start, stop, _ = (keep or slice(None)).indices(length)
+        if stop <= first:
+            return heads
+        plain = max(first - start, 0)
+        positions = rope[..., max(start - first, 0) : stop - first, :]
+        turned = apply_rot_embed_cat(heads[:, :, plain:], positions, half=attn.rotate_half)
+        return torch.cat((heads[:, :, :plain], turned.to(heads.dtype)), dim=2)
 
     def _heads(self, tokens: Tensor) -> Tensor:
         return tokens.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
-def _check_architecture(vit: Any, name: str) -> None:
-    from timm.models.vision_transformer import Attention, Block, VisionTransformer
+def _project(attn: Any, x: Tensor, parts: str) -> tuple[Tensor, ...]:
+    """Queries, keys and values of tokens; `parts` is `qkv`, `q` or `kv`."""
+    if attn.qkv is None:  # Eva may hold three layers in place of one
+        return tuple(getattr(attn, f"{part}_proj")(x) for part in parts)
+    weight, bias = attn.qkv.weight, attn.qkv.bias
+    if getattr(attn, "q_bias", None) is not None:
+        bias = torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
+    dim = weight.shape[0] // 3
+    rows = slice({"q": 0, "k": dim}[parts[0]], {"q": dim, "v": 3 * dim}[parts[-1]])
+    return F.linear(x, weight[rows], None if bias is None else bias[rows]).chunk(len(parts), dim=-1)
 
-    plain = (
-        type(vit) is VisionTransformer
+
+def _layer_scale(block: Any, number: int, x: Tensor) -> Tensor:
+    """timm's ViT has layers for it, Eva a parameter or None."""
+    if hasattr(block, "ls1"):
+        return (block.ls1 if number == 1 else block.ls2)(x)
+    gamma = block.gamma_1 if number == 1 else block.gamma_2
+    return x if gamma is None else gamma * x
+
+
+def takes_prompts(vit: Any) -> bool:
+    """Whether a model is a ViT with a CLS token whose blocks `FrozenViT` can run."""
+    from timm.layers import Attention, AttentionRope
+    from timm.models.deit import VisionTransformerDistilled
+    from timm.models.eva import Eva, EvaAttention, EvaBlock
+    from timm.models.vision_transformer import Block, VisionTransformer
+
+    return (
+        type(vit) in (VisionTransformer, VisionTransformerDistilled, Eva)
         and vit.cls_token is not None
         and vit.attn_pool is None
-        and all(type(block) is Block and type(block.attn) is Attention for block in vit.blocks)
-        and all(getattr(block.attn, "gate", None) is None for block in vit.blocks)
-    )
-    if not plain:
-        raise UserError(
-            f"{name} does not fit: the backbone must be a plain timm VisionTransformer with a CLS token "
-            "(for example vit_base_patch16_224, deit_tiny_patch16_224, vit_small_patch14_dinov2)"
+        and not vit.dynamic_img_size
+        and all(
+            type(block) in (Block, EvaBlock)
+            and type(block.attn) in (Attention, AttentionRope, EvaAttention)
+            and getattr(block.attn, "gate", None) is None
+            and getattr(block.attn, "num_kv_groups", 1) == 1
+            and block.attn.num_heads * block.attn.head_dim == vit.embed_dim
+            for block in vit.blocks
         )
+    )

@@ -1,5 +1,6 @@
-"""Weights of the frozen ViT: from timm's hub, from a file, or random."""
+"""Builds timm models with weights from timm's hub, from a file, or random."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,24 @@ from torch import Tensor
 import pilot_tal._torchvision  # noqa: F401
 from data_lt.errors import UserError, nearest
 from data_lt.files import given_path
+from pilot_tal.backbone.frozen import FrozenBackbone
 from pilot_tal.backbone.hub import hub_options, unreachable
-from pilot_tal.backbone.vit import FrozenViT
+from pilot_tal.backbone.vit import FrozenViT, takes_prompts
 
 DEFAULT_BACKBONE = "vit_base_patch16_224.augreg_in21k_ft_in1k"
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")
 RANDOM_SEED = 0
 LARGEST_IMAGE = 4096  # pixels a side: 65,536 patches of 16 pixels
-# Parts of a checkpoint that are no part of the frozen network: classifiers and the mask token of DINOv2.
-_NOT_LOADED = ("head.", "head_dist.", "fc.", "pre_logits.", "mask_token")
+# Parts of a checkpoint that a frozen network may lack: classifiers and the mask token of DINOv2.
+_NOT_LOADED = ("head.", "head_dist.", "fc.", "classifier.", "pre_logits.", "mask_token")
 
 
 def build_backbone(
     name: str = DEFAULT_BACKBONE,
     weights: str | Path | None = None,
     img_size: int | tuple[int, int] | None = None,
-) -> FrozenViT:
-    """Builds the frozen ViT.
+) -> FrozenBackbone:
+    """Builds a frozen timm model.
 
     Args:
         name: A timm model name, with its tag when the weights come from the hub.
@@ -34,22 +36,29 @@ def build_backbone(
             (`.safetensors`, `.pth`, `.npz` in timm's names or in Google's JAX names).
         img_size: Side of the images if it is not the model's own; position embeddings are resampled to it.
 
+    Returns:
+        A `FrozenViT` if the model is a plain ViT with a CLS token, which all methods can use; otherwise a
+        `FrozenBackbone`, for methods that need features alone.
+
     Raises:
-        UserError: For an unknown or unfitting model, an unreachable hub, or weights that do not fit.
+        UserError: For an unknown model, an unreachable hub, or weights that do not fit.
     """
-    options = _image_options(name, img_size)
-    if weights is None or str(weights) == "hub":
-        vit = _create(name, **options, **hub_options(name))
-        _check_values(vit.state_dict(), f"the hub's {name}")
-    elif str(weights) == "random":
+    _check_name(name)
+    source = "hub" if weights is None else str(weights)
+    from_hub = hub_options(name) if source == "hub" else {}
+    options, side = _image_options(name, img_size)
+    if source == "hub":
+        model = _create(name, **options, **from_hub)
+        _check_values(model.state_dict(), f"the hub's {name}")
+    elif source == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(RANDOM_SEED)
-            vit = _create(name, **options)
+            model = _create(name, **options)
     else:
-        path = _weights_file(weights)
-        vit = _create(name, **options)
-        load_weights(vit, path)
-    return FrozenViT(vit, name)
+        path = _weights_file(source)
+        model = _create(name, **options)
+        load_weights(model, path)
+    return FrozenViT(model, name) if takes_prompts(model) else FrozenBackbone(model, name, side)
 
 
 def build_from_state(state: dict[str, Tensor], num_heads: int, name: str = "vit") -> FrozenViT:
@@ -82,16 +91,16 @@ def build_from_state(state: dict[str, Tensor], num_heads: int, name: str = "vit"
     return FrozenViT(vit, name)
 
 
-def load_weights(vit: Any, path: str | Path) -> None:
-    """Fills a timm ViT from a file; classifier heads are ignored, positions resampled to the ViT's grid."""
+def load_weights(model: Any, path: str | Path) -> None:
+    """Fills a model from a file; classifiers are ignored, positions of a ViT resampled to its grid."""
     path = _weights_file(path)
-    state = _read(path)
+    state = read_state(path)
     if not any(name.endswith("embedding/kernel") for name in state):
-        _fill(vit, _to_grid(vit, state, path), str(path))
+        _fill(model, _to_grid(model, state, path), str(path))
         return
     _check_values(state, str(path))
     try:
-        vit.load_pretrained(str(path))  # timm's own reader of Google's layout
+        model.load_pretrained(str(path))  # timm's own reader of Google's layout
     except KeyError as error:
         raise UserError(f"{path} lacks {error} of the JAX checkpoint") from error
     except Exception as error:
@@ -107,18 +116,25 @@ def _weights_file(path: str | Path) -> Path:
     return path
 
 
-def _image_options(name: str, img_size: int | tuple[int, int] | None) -> dict[str, Any]:
-    """The image size for timm, if the model's patches tile it."""
+def _check_name(name: str) -> None:
     import timm
 
     if not timm.is_model(name):
-        guess = nearest(name.split(".")[0], timm.list_models("*vit*") + timm.list_models("deit*"))
+        guess = nearest(name.split(".")[0], timm.list_models())
         hint = f"; did you mean {guess!r}?" if guess else ""
-        raise UserError(f"backbone {name[:60]!r} is not a model of timm{hint}")
-    if img_size is None:
-        return {}
+        raise UserError(f"backbone {name[:60]!r} is neither a model of timm nor registered{hint}")
+
+
+def _image_options(name: str, img_size: int | tuple[int, int] | None) -> tuple[dict[str, Any], tuple[int, int]]:
+    """Options for timm that fix the image size, and that size; a CNN takes images of any size without options."""
     with torch.device("meta"):  # its shape alone, without memory
-        patches = getattr(_create(name), "patch_embed", None)
+        model = _create(name)
+    options = {"dynamic_img_size": False} if getattr(model, "dynamic_img_size", False) else {}
+    patches = getattr(model, "patch_embed", None)
+    fixed = getattr(patches, "img_size", None)
+    if img_size is None:
+        height, width = fixed or model.pretrained_cfg["input_size"][1:]
+        return options, (height, width)
     sides = img_size if isinstance(img_size, tuple) else (img_size, img_size)
     for side, patch in zip(sides, getattr(patches, "patch_size", (1, 1)), strict=True):
         if not patch <= side <= LARGEST_IMAGE or side % patch:
@@ -127,18 +143,24 @@ def _image_options(name: str, img_size: int | tuple[int, int] | None) -> dict[st
                 f"img_size must be a multiple of {patch}, the patch size of {name}, up to {LARGEST_IMAGE}: "
                 f"got {side}, the nearest is {near}"
             )
-    return {"img_size": img_size}
+    return options | ({"img_size": img_size} if fixed or _takes_size(name, img_size) else {}), sides
+
+
+def _takes_size(name: str, img_size: int | tuple[int, int]) -> bool:
+    """Whether a model is built for one image size; timm has no list of them."""
+    try:
+        with torch.device("meta"):
+            _create(name, img_size=img_size)
+    except UserError:
+        return False
+    return True
 
 
 def _create(name: str, **options: Any) -> Any:
     import timm
 
     try:
-        return timm.create_model(name, num_classes=0, global_pool="token", **options)
-    except (TypeError, AssertionError) as error:
-        raise UserError(
-            f"{name} does not fit: the backbone must be a timm VisionTransformer with a CLS token"
-        ) from error
+        return timm.create_model(name, num_classes=0, **options)
     except Exception as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise UserError(f"{name} does not fit into memory; choose a smaller backbone or img_size") from error
@@ -147,7 +169,7 @@ def _create(name: str, **options: Any) -> Any:
         raise UserError(f"cannot build {name}: {_first_line(error)}") from error
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name. Nothing but tensors is ever made of its bytes."""
     try:
         state = _READERS.get(path.suffix, _read_torch)(path)
@@ -188,25 +210,24 @@ _CONTENT = {
 }
 
 
-def _to_grid(vit: Any, state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Other authors' names to timm's, and position embeddings to the model's grid, by timm's own filter."""
-    from timm.models.vision_transformer import checkpoint_filter_fn
-
-    patch = state.get("patch_embed.proj.weight")
-    expected = vit.patch_embed.proj.weight.shape
-    if patch is not None and patch.shape != expected:
-        raise UserError(f"{path}: patch_embed.proj.weight is {list(patch.shape)}, the model needs {list(expected)}")
+def _to_grid(model: Any, state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Other authors' names to timm's, and position embeddings to the model's grid, by timm's filter for the model."""
+    patch, own = state.get("patch_embed.proj.weight"), model.state_dict().get("patch_embed.proj.weight")
+    if patch is not None and own is not None and patch.shape != own.shape:
+        raise UserError(f"{path}: patch_embed.proj.weight is {list(patch.shape)}, the model needs {list(own.shape)}")
+    module = sys.modules[type(model).__module__]
+    convert = getattr(module, "checkpoint_filter_fn", None) if module.__name__.startswith("timm.") else None
     try:
         floats = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
-        return checkpoint_filter_fn(floats, vit)
+        return convert(floats, model) if convert else floats
     except Exception as error:
         raise UserError(f"{path} does not fit the model: {_first_line(error)}") from error
 
 
 @torch.no_grad()
-def _fill(vit: Any, state: dict[str, Tensor], source: str) -> None:
-    own = vit.state_dict()
-    given = {name: value for name, value in state.items() if not name.startswith(_NOT_LOADED)}
+def _fill(model: Any, state: dict[str, Tensor], source: str) -> None:
+    own = model.state_dict()
+    given = {name: value for name, value in state.items() if name in own or not name.startswith(_NOT_LOADED)}
     missing = sorted(own.keys() - given.keys())
     if missing:
         raise UserError(f"{source} lacks {len(missing)} of the model's tensors, first {missing[0]!r}")
@@ -222,8 +243,10 @@ def _fill(vit: Any, state: dict[str, Tensor], source: str) -> None:
 
 
 def _check_values(state: dict[str, Tensor], source: str) -> None:
-    """Refuses what no network can be made of: whole numbers, NaN, infinity."""
+    """Raises a UserError for integers, NaN and infinity; the step counts of batch norms are integers."""
     for name, tensor in state.items():
+        if name.endswith("num_batches_tracked"):
+            continue
         if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UserError(f"{source}: {name} holds {kind} values; weights must be plain floating-point numbers")

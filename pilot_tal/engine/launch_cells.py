@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from data_lt import LongTailedSet
-from pilot_tal.backbone import FrozenViT
+from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.config.defaults import defaults
 from pilot_tal.config.grid import make_plan
 from pilot_tal.config.parse import as_typed
@@ -50,7 +50,7 @@ class Cells:
     def __init__(self, plan: Plan, device: torch.device | None = None):
         self.plan, self._device = plan, device
         self._data: dict[tuple, LongTailedSet] = {}
-        self._backbones: dict[tuple, FrozenViT] = {}
+        self._backbones: dict[tuple, FrozenBackbone] = {}
         self._shared: dict[tuple, Shared] = {}
 
     def all(self) -> list[Cell]:

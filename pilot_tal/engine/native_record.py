@@ -41,7 +41,10 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
         seed=config.seed,
         data=DataRecord(data.name, data.title, data.checksum, data.law),
         backbone=BackboneRecord(
-            settings.backbone, file_fingerprint(settings.weights), settings.img_size, settings.precision
+            settings.backbone,
+            file_fingerprint(settings.weights, settings.backbone),
+            settings.img_size,
+            settings.precision,
         ),
         stream=StreamRecord(
             transform=settings.transform,

@@ -3,7 +3,7 @@
 import torch
 
 from data_lt.errors import UserError
-from pilot_tal.backbone import FrozenViT
+from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.config.settings import AUTO, Machine, RunConfig
 from pilot_tal.learners import LEARNERS
 
@@ -12,15 +12,14 @@ MOST_IMAGES = 512  # larger batches make no GPU faster
 GPU_SHARE = 0.25  # of a GPU's memory that a batch of an evaluation may take; the rest is weights, caches and others
 
 
-def training_bytes(vit: FrozenViT, images: int) -> int:
+def training_bytes(vit: FrozenBackbone, images: int) -> int:
     """About what a training step keeps of a batch until its backward pass: something of every block."""
     return vit.depth * evaluation_bytes(vit, images)
 
 
-def evaluation_bytes(vit: FrozenViT, images: int) -> int:
+def evaluation_bytes(vit: FrozenBackbone, images: int) -> int:
     """About what an evaluation takes at once: the work of one block."""
-    tokens: int = vit.vit.patch_embed.num_patches
-    return 4 * FLOATS_A_TOKEN * images * tokens * vit.dim
+    return 4 * FLOATS_A_TOKEN * images * vit.tokens * vit.dim
 
 
 def check_eval_batch(machine: Machine, config: RunConfig) -> None:
@@ -34,7 +33,7 @@ def check_eval_batch(machine: Machine, config: RunConfig) -> None:
         )
 
 
-def find_eval_batch(machine: Machine, config: RunConfig, vit: FrozenViT, device: torch.device) -> int:
+def find_eval_batch(machine: Machine, config: RunConfig, vit: FrozenBackbone, device: torch.device) -> int:
     """Images of an evaluation step: as asked for; else on CUDA as many as its memory likes, elsewhere `batch_size`.
 
     The choice depends on the GPU's whole memory, not on what is free of it: two runs on GPUs of one kind choose alike.

@@ -7,7 +7,7 @@ import torch
 
 from data_lt import LongTailedSet, prepare
 from data_lt.errors import UserError
-from pilot_tal.backbone import FrozenViT
+from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import load_backbone
 from pilot_tal.config.settings import DataConfig, Machine, RunConfig
 from pilot_tal.stream.store import ImageStore
@@ -20,7 +20,7 @@ class Shared:
     """Loaded for one run, and good for every other one on the same images with the same ViT."""
 
     data: LongTailedSet
-    backbone: FrozenViT
+    backbone: FrozenBackbone
     store: ImageStore
     device: torch.device
     workers: int
@@ -32,7 +32,11 @@ def find_data(dataset: str, options: DataConfig, data_root: str) -> LongTailedSe
 
 
 def load_shared(
-    config: RunConfig, machine: Machine, data: LongTailedSet, device: torch.device, backbone: FrozenViT | None = None
+    config: RunConfig,
+    machine: Machine,
+    data: LongTailedSet,
+    device: torch.device,
+    backbone: FrozenBackbone | None = None,
 ) -> Shared:
     """Loads the frozen ViT, into the host's memory, unless it is given.
 

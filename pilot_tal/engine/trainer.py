@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from data_lt.errors import UserError
-from pilot_tal.backbone.load import pixel_statistics
+from pilot_tal.backbone.load import given_statistics
 from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunConfig
 from pilot_tal.engine.callbacks import Callback, CallbackList, StepInfo, TaskResult
 from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
@@ -79,7 +79,7 @@ class Trainer:
         self.limit = QUICK_STEPS if config.quick else None
         size = shared.backbone.img_size[0]
         settings = config.settings
-        statistics = pixel_statistics(settings.normalize, settings.backbone, settings.fidelity)
+        statistics = given_statistics(self.record.stream.normalize)
         self.train_transform, self.test_transform = build_transforms(settings.transform, size, statistics)
         self._sort_images()
         self.tasks = [
@@ -155,7 +155,13 @@ class Trainer:
         here = describe(str(self.shared.device)) | self._places() | {"eval_batch_size": self.eval_batch_size}
         before: tuple[dict[str, Any], ...] = ()
         if (self.path / RECORD).is_file():
-            before = read_run_record(self.path).environment
+            kept = read_run_record(self.path)
+            before, trained_on = kept.environment, kept.backbone.checksum
+            if tasks_done(self.path) and trained_on not in (None, self.shared.backbone.checksum):
+                raise UserError(
+                    f"{self.path.name} was begun on other weights of {kept.backbone.name}: restore them, or use "
+                    "another output"
+                )
             threads = before[-1].get("threads") if before else here["threads"]
             if threads != here["threads"]:
                 self.message(

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_lt.errors import UserError, unknown_name
-from pilot_tal.backbone import FrozenViT
+from pilot_tal.backbone import FrozenBackbone, FrozenViT
 from pilot_tal.learners.cache import FeatureCache
 from pilot_tal.learners.config import MethodConfig, TrainedConfig
 from pilot_tal.stream.task import TaskInfo
@@ -38,6 +38,8 @@ class Learner(nn.Module):
     """As in a report."""
     config_class: ClassVar[type[MethodConfig]]
     """Its settings; their values stand in `configs/methods/<name>.yaml`."""
+    needs: ClassVar[str] = "vit"
+    """`vit`: it puts prompts or adapters into the blocks of a ViT with a CLS token; `features`: any backbone."""
     reschedules: ClassVar[bool] = True
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
 
@@ -47,13 +49,18 @@ class Learner(nn.Module):
         return isinstance(config, TrainedConfig)
 
     @classmethod
+    def needs_vit(cls, config: MethodConfig) -> bool:
+        """Whether, with these settings, the backbone must be a ViT with a CLS token."""
+        return cls.needs == "vit"
+
+    @classmethod
     def mixes_batch(cls, config: MethodConfig, fidelity: str) -> bool:
         """Whether, with these settings, the scores of an image depend on the images beside it in its batch."""
         return False
 
-    def __init__(self, backbone: FrozenViT, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
+    def __init__(self, backbone: FrozenBackbone, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__()
-        self.backbone = backbone
+        self.backbone = cast(FrozenViT, backbone)  # `build_learner` checks it for methods that need one
         self.config = config
         self.num_classes = num_classes
         self.num_tasks = num_tasks
@@ -205,6 +212,10 @@ class Learner(nn.Module):
     def seen_logits(self, features: Tensor, head: nn.Linear) -> Tensor:
         """Logits of all classes seen."""
         return F.linear(features, head.weight[: self.seen], head.bias[: self.seen])
+
+    def cached_features(self, x: Tensor, ids: Tensor | None) -> Tensor:
+        """The backbone's features of test images, from the cache where their ids are known."""
+        return self.cache.get("query", ids, x, lambda images: self.backbone.features(images)[:, 0])
 
     def cached_query(self, tokens: Tensor, ids: Tensor | None) -> Tensor:
         """The query feature of embedded test images, from the cache where their ids are known."""

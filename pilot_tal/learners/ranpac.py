@@ -78,6 +78,7 @@ class RanPAC(AdapterLearner):
 
     name, title = "ranpac", "RanPAC"
     config_class = RanPACConfig
+    needs = "features"  # without an adapter
 
     config: RanPACConfig
     projection: Tensor
@@ -94,6 +95,11 @@ class RanPAC(AdapterLearner):
         self.register_buffer("sigma", torch.ones(1))
         # The images so far, as far as the regression needs them; it is solved on the host.
         self.rows, self.targets = torch.zeros(0, config.M), torch.zeros(0, num_classes)
+
+    @classmethod
+    def needs_vit(cls, config: MethodConfig) -> bool:
+        """Only an adapter needs the blocks of a ViT."""
+        return isinstance(config, RanPACConfig) and config.adapter
 
     @classmethod
     def trains(cls, config: MethodConfig, task: int = 0) -> bool:
@@ -163,9 +169,9 @@ class RanPAC(AdapterLearner):
 
     def _embedding(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """Features [B, dim] without dropout, from the cache once they are settled."""
-        tokens = self.backbone.embed(x)
         if self.adapters is None:
-            return self.cached_query(tokens, ids)
+            return self.cached_features(x, ids)
+        tokens = self.backbone.embed(x)
         parts = list(self.adapters.parts)
         settled = ids if self.head is None else None
         return self.cache.get("adapter", settled, tokens, lambda rows: self.features(rows, parts))

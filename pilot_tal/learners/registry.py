@@ -2,7 +2,7 @@
 
 from data_lt.errors import UserError, unknown_name
 from data_lt.registry import Registry
-from pilot_tal.backbone import FrozenViT
+from pilot_tal.backbone import FrozenBackbone, FrozenViT
 from pilot_tal.learners.base import FIDELITIES, Learner
 from pilot_tal.learners.config import MethodConfig
 from pilot_tal.schema import defaults_of
@@ -12,7 +12,7 @@ LEARNERS: Registry[type[Learner]] = Registry("method")
 
 def build_learner(
     method: str,
-    backbone: FrozenViT,
+    backbone: FrozenBackbone,
     config: MethodConfig,
     num_classes: int,
     num_tasks: int,
@@ -26,6 +26,12 @@ def build_learner(
         raise UserError(f"{method} needs a {learner.config_class.__name__}, got {type(config).__name__}")
     if not 1 <= num_tasks <= num_classes:
         raise UserError(f"{num_tasks} tasks cannot share {num_classes} classes")
+    if learner.needs_vit(config) and not isinstance(backbone, FrozenViT):
+        others = ", ".join(name for name, other in LEARNERS.items() if other.needs == "features")
+        raise UserError(
+            f"{method} puts prompts or adapters into the blocks of a timm ViT with a CLS token, and {backbone.name} is "
+            f"none; use such a ViT, or a method that needs features alone ({others}; without adapters)"
+        )
     _check_blocks(config, backbone.depth)
     return learner(backbone, config, num_classes, num_tasks, fidelity)
 

@@ -1,4 +1,4 @@
-"""SimpleCIL: the mean feature of every class on the frozen ViT, and the nearest one by cosine. Nothing is trained."""
+"""SimpleCIL: the mean feature of every class on the frozen backbone; the nearest one by cosine. Nothing is trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pilot_tal.backbone import FrozenViT
+from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.learners.base import Images, Learner, class_means, cosine_similarity
 from pilot_tal.learners.config import MethodConfig
 from pilot_tal.learners.registry import LEARNERS
@@ -28,12 +28,15 @@ class SimpleCIL(Learner):
 
     name, title = "simplecil", "SimpleCIL"
     config_class = SimpleCILConfig
+    needs = "features"
 
     config: SimpleCILConfig
     prototypes: Tensor
     sigma: Tensor
 
-    def __init__(self, backbone: FrozenViT, config: SimpleCILConfig, num_classes: int, num_tasks: int, fidelity: str):
+    def __init__(
+        self, backbone: FrozenBackbone, config: SimpleCILConfig, num_classes: int, num_tasks: int, fidelity: str
+    ):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         self.register_buffer("prototypes", torch.zeros(0, backbone.dim))
         self.register_buffer("sigma", torch.ones(1))  # the original's scale of the cosines, never trained
@@ -47,14 +50,14 @@ class SimpleCIL(Learner):
     def end_task(self, images: Images) -> None:
         """Learns the task's prototypes."""
         device = self.prototypes.device
-        batches = [(self.backbone.query(self.backbone.embed(x.to(device))), y.to(device)) for x, y in images()]
+        batches = [(self.backbone.features(x.to(device))[:, 0], y.to(device)) for x, y in images()]
         features, labels = (torch.cat(part) for part in zip(*batches, strict=True))
         self.prototypes[self.task.first :] = class_means(features, labels, range(self.task.first, self.task.stop))
 
     @torch.no_grad()
     def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """Cosine of the feature and every prototype."""
-        features = self.cached_query(self.backbone.embed(x), ids)
+        features = self.cached_features(x, ids)
         return self.sigma * cosine_similarity(features, self.prototypes[: self.seen])
 
     def grow_to(self, stops: Sequence[int]) -> None:

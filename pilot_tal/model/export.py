@@ -58,7 +58,7 @@ def export_model(
     with staged_folder(output) as folder:
         write_tensors(folder / LEARNER, model.learner.export_tensors())
         if with_backbone:
-            write_tensors(folder / VIT, model.learner.backbone.vit.state_dict())
+            write_tensors(folder / VIT, model.learner.backbone.network.state_dict())
         if onnx:
             write_graph(model, folder / GRAPH)
         about = _about(model, stored, {file.name: checksum(file) for file in sorted(folder.iterdir())})

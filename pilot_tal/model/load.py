@@ -6,9 +6,8 @@ import torch
 
 from data_lt.errors import UserError
 from data_lt.files import given_path
-from pilot_tal.backbone import FrozenViT, build_from_state
-from pilot_tal.backbone.demo_vit import DEMO_VIT
-from pilot_tal.backbone.load import BUNDLED, DEMO, load_backbone, pixel_statistics
+from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.backbone.load import BUNDLED, DEMO, given_statistics, load_backbone
 from pilot_tal.config.plugins import load_plugins
 from pilot_tal.config.settings import Machine
 from pilot_tal.engine.shared import choose_device
@@ -16,11 +15,10 @@ from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.model.images import LARGEST_WEIGHTS, check_regular
 from pilot_tal.model.model import Model
 from pilot_tal.model.stored import StoredModel, read_stored
-from pilot_tal.record.run_record import RunRecord
 from pilot_tal.schema import build, settings_of
 from pilot_tal.stream.transforms import build_transforms
 
-_BY_NAME = ("hub", "random")
+_BY_NAME = ("hub", "random", BUNDLED)
 
 
 def load_model(
@@ -51,12 +49,12 @@ def load_model(
         vit = find_vit(stored, weights)
         learner = restore_learner(stored, vit).to(place)
     record = stored.record
-    statistics = pixel_statistics(record.stream.normalize, record.backbone.name, record.method.fidelity)
+    statistics = given_statistics(record.stream.normalize)
     _, transform = build_transforms(record.stream.transform, vit.img_size[0], statistics)
     return Model(record, stored.tasks_done, learner, transform, statistics, place)
 
 
-def restore_learner(stored: StoredModel, vit: FrozenViT) -> Learner:
+def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     """The learner with its tensors; what only further training needs is left out."""
     record = stored.record
     if record.method.name not in LEARNERS:
@@ -78,11 +76,11 @@ def restore_learner(stored: StoredModel, vit: FrozenViT) -> Learner:
     return learner.eval().requires_grad_(False)
 
 
-def find_vit(stored: StoredModel, weights: str | Path | None = None) -> FrozenViT:
+def find_vit(stored: StoredModel, weights: str | Path | None = None) -> FrozenBackbone:
     """The frozen ViT that the model was trained on; another one is refused."""
     record = stored.record
     source = _source(stored, weights)
-    vit = _load(record, source)
+    vit = load_backbone(record.backbone.name, source, record.backbone.img_size)
     if vit.checksum != record.backbone.checksum:
         raise UserError(
             f"the ViT {record.backbone.name} from {source} is not the one that {stored.path.name} was trained on "
@@ -111,16 +109,3 @@ def _source(stored: StoredModel, weights: str | Path | None) -> str:
         f"the ViT's weights {backbone.weights.partition('@')[0]} are not where the run had them; give the file with "
         "--weights FILE (weights= in Python)"
     )
-
-
-def _load(record: RunRecord, source: str) -> FrozenViT:
-    name = record.backbone.name
-    if name != DEMO or source == BUNDLED:
-        return load_backbone(name, source, record.backbone.img_size)
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return build_from_state(load_file(source), DEMO_VIT["num_heads"], DEMO)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"cannot read weights from {source}: {str(error)[:80]}") from error

@@ -7,6 +7,7 @@ from learner_world import METHODS, images, make, task_info, test_images, train, 
 from torch import nn
 
 from data_lt.errors import UserError
+from pilot_tal.backbone import FrozenViT
 from pilot_tal.config.defaults import method_config
 from pilot_tal.engine.loop import evaluate
 from pilot_tal.learners import LEARNERS, build_learner
@@ -152,10 +153,13 @@ def test_names_are_those_of_lamda_pilot():
     assert adapters | {"fc.weight", "fc.sigma", "proxy_fc.weight", "proxy_fc.sigma"} < names["ease"]
 
 
-class ViTB(nn.Module):
+class ViTB(FrozenViT):
     """The shape of ViT-B/16, without its weights."""
 
     dim, depth, num_heads, head_dim = 768, 12, 12, 64
+
+    def __init__(self):
+        nn.Module.__init__(self)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +213,9 @@ def test_query_features_are_computed_once_a_run(method, monkeypatch):
     x, _ = test_images(sizes)
     expected = torch.cat([learner.scores(rows) for rows in x.split(6)])
     asked = []
-    query = learner.backbone.query
-    monkeypatch.setattr(learner.backbone, "query", lambda tokens: asked.append(len(tokens)) or query(tokens))
+    name = "features" if LEARNERS[method].needs == "features" else "query"
+    compute = getattr(learner.backbone, name)
+    monkeypatch.setattr(learner.backbone, name, lambda images: asked.append(len(images)) or compute(images))
     ids = torch.arange(len(x)) + 3
     for _ in range(2):
         scores = torch.cat([learner.scores(r, i) for r, i in zip(x.split(6), ids.split(6), strict=True)])

@@ -89,7 +89,7 @@ def test_another_vit_than_the_one_trained_on(tmp_path, world):
     shutil.copy(demo_vit_path(), tmp_path / "same.safetensors")
     load_model(world.run("lae"), weights=tmp_path / "same.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(UserError, match="cannot read weights from"):
+    with pytest.raises(UserError, match="cannot read the weights"):
         load_model(world.run("lae"), weights=tmp_path / "broken.safetensors")
 
 
