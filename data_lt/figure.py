@@ -1,10 +1,9 @@
 """What a long-tailed set looks like: its sizes, and its sorted class distribution as a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_lt.cards import CARDS
 from data_lt.files import atomic_path
 from data_lt.manifest import Manifest
 
@@ -44,15 +43,15 @@ def facts_of(manifest: Manifest) -> Facts:
     )
 
 
-def draw_distributions(manifests: Sequence[Manifest], stem: str | Path) -> list[Path]:
-    """Draws the sorted training counts of each set, one below the other, as `stem.png` and `stem.svg`."""
+def draw_distributions(manifests: Mapping[str, Manifest], stem: str | Path) -> list[Path]:
+    """Draws the sorted training counts of each set under its title, as `stem.png` and `stem.svg`."""
     import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 0.5 + 2.3 * len(manifests)), layout="constrained")
     panels = figure.subplots(len(manifests), 1, squeeze=False)[:, 0]
-    for panel, manifest in zip(panels, manifests, strict=True):
-        _draw_panel(panel, manifest)
+    for panel, (title, manifest) in zip(panels, manifests.items(), strict=True):
+        _draw_panel(panel, title, manifest)
     panels[-1].set_xlabel("classes, by number of training images")
     figure.supylabel("training images (log scale)", fontsize=10)
     written = []
@@ -66,7 +65,7 @@ def draw_distributions(manifests: Sequence[Manifest], stem: str | Path) -> list[
     return written
 
 
-def _draw_panel(panel, manifest: Manifest) -> None:
+def _draw_panel(panel, title: str, manifest: Manifest) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     facts = facts_of(manifest)
@@ -95,7 +94,6 @@ def _draw_panel(panel, manifest: Manifest) -> None:
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     panel.yaxis.set_minor_formatter(NullFormatter())
     panel.spines[["top", "right"]].set_visible(False)
-    title = CARDS[manifest.name].title if manifest.name in CARDS else manifest.name
     panel.set_title(
         f"{title}: {facts.classes} classes, {facts.train:,} images, ρ = {facts.rho:.4g}",
         fontsize=10,

@@ -1,6 +1,7 @@
 """The long-tailed set a run trains on: the manifest's entries, found on this disk."""
 
 import dataclasses
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ class LongTailedSet:
     """
 
     name: str
+    title: str
     root: Path
     frame: "pd.DataFrame"
     class_names: list[str]
@@ -49,10 +51,6 @@ class LongTailedSet:
     law: dict[str, Any]
     card: DatasetCard
     notes: tuple[str, ...] = ()
-    title: str = ""  # in tables and plots; the card's where it is empty
-
-    def __post_init__(self):
-        object.__setattr__(self, "title", self.title or self.card.title)
 
 
 def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = None, **given: Any) -> LongTailedSet:
@@ -82,7 +80,8 @@ def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = N
     for note in notes:
         announce(note)
     found = locate(chosen or build_manifest(card, pool, options, data_root), card, pool, data_root)
-    return dataclasses.replace(found, notes=notes, **_named(card, pool, options))
+    name, title = dataset_name(card, pool, options)
+    return dataclasses.replace(found, notes=notes, name=name, title=title)
 
 
 def manifest_from_lists(
@@ -98,11 +97,16 @@ def manifest_from_lists(
     return build_manifest(card, find_pool(card, data_root, options), options, data_root)
 
 
-def _named(card: DatasetCard, pool: Pool, options: DataOptions) -> dict[str, Any]:
-    """The name of an own dataset: as asked for, or in tables and plots that of its folder."""
-    if options.name is None:
-        return {"title": pool.layout.root.resolve().name or card.title} if card.name == OWN else {}
-    return {"name": re.sub(r"\W+", "_", options.name.lower()).strip("_"), "title": options.name}
+def dataset_name(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, str]:
+    """The name of a dataset in files and its title in tables and plots.
+
+    An own dataset (`folder_lt`) has those of the option `name`, or of its folder.
+    """
+    title = options.name or (Path(os.path.abspath(pool.layout.root)).name if card.name == OWN else "")
+    name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
+    if not name or (options.name is None and name in CARDS):
+        return card.name, card.title
+    return name, title
 
 
 def notes_on(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, ...]:
@@ -273,6 +277,7 @@ def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | P
     frame["path"] = [pool.files[label][name] for label, _, name in rows]
     return LongTailedSet(
         name=manifest.name,
+        title=card.title,
         root=pool.layout.root,
         frame=frame,
         class_names=manifest.class_names,

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,10 +14,26 @@ from data_lt.files import given_path, staged_folder, write_text
 from data_lt.manifest import Manifest, read_manifest, seal
 from data_lt.options import DataOptions
 from data_lt.pools import Pool, shortened
-from data_lt.prepare import MissingImages, build_manifest, find_pool, is_shipped, locate, make_recipe, notes_on
+from data_lt.prepare import (
+    MissingImages,
+    build_manifest,
+    dataset_name,
+    find_pool,
+    is_shipped,
+    locate,
+    make_recipe,
+    notes_on,
+)
 from pilot_tal.config.parse import split_values
 from pilot_tal.config.plugins import load_plugins
 from pilot_tal.schema import settings_of
+
+
+class _Built(NamedTuple):
+    name: str
+    title: str
+    manifest: Manifest
+    state: str
 
 
 def _with_dataset_options(function: Callable) -> Callable:
@@ -91,10 +107,10 @@ def build(
         make_recipe(card, chosen)
         if shipped and not is_shipped(card, chosen):
             raise UserError(f"--shipped shows the shipped manifest of {card.name}; there is none with these options")
-    results = []
+    results: list[_Built] = []
     for card in cards:
         if shipped:
-            results.append((read_manifest(card.name), "shipped"))
+            results.append(_Built(card.name, card.title, read_manifest(card.name), "shipped"))
             continue
         if download:
             _download(card, root, chosen.folder)
@@ -102,7 +118,8 @@ def build(
         manifest = _manifest(card, pool, chosen, root, target)
         if verify:
             _verify(manifest, pool)
-        results.append((manifest, _state(manifest, pool) if is_shipped(card, chosen) else "as asked"))
+        state = _state(manifest, pool) if is_shipped(card, chosen) else "as asked"
+        results.append(_Built(*dataset_name(card, pool, chosen), manifest, state))
     _show(results)
     _write(results, target, with_manifests=not shipped)
 
@@ -171,7 +188,7 @@ def _state(manifest: Manifest, pool: Pool) -> str:
     return "differs"
 
 
-def _show(results: list[tuple[Manifest, str]]) -> None:
+def _show(results: list[_Built]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -179,24 +196,24 @@ def _show(results: list[tuple[Manifest, str]]) -> None:
     numbers = ("classes", "train", "largest", "smallest", "ρ", "head", "tail", "test")
     for heading in ("dataset", *numbers, "law", "manifest"):
         table.add_column(heading, justify="right" if heading in numbers else "left")
-    for manifest, state in results:
+    for name, _, manifest, state in results:
         facts, recipe = facts_of(manifest), manifest.split.recipe
         shares = (f"{100 * share:.1f} %" for share in (1 - facts.tail_share, facts.tail_share))
         sizes = (facts.classes, f"{facts.train:,}", facts.largest, facts.smallest, f"{facts.rho:.4g}", *shares)
         law, checksum = f"{recipe.law}, seed {recipe.seed}", f"{manifest.checksum[:12]} {state}"
-        table.add_row(*map(str, (manifest.name, *sizes, f"{facts.test:,}", law, checksum)))
+        table.add_row(*map(str, (name, *sizes, f"{facts.test:,}", law, checksum)))
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(table)
     typer.echo("head, tail: share of the training images in the larger and the smaller half of the classes")
 
 
-def _write(results: list[tuple[Manifest, str]], target: Path, with_manifests: bool) -> None:
+def _write(results: list[_Built], target: Path, with_manifests: bool) -> None:
     """Manifests and pictures, all or none."""
-    stem = results[0][0].name if len(results) == 1 else "distributions"
+    stem = results[0].name if len(results) == 1 else "distributions"
     with staged_folder(target) as folder:
         if with_manifests:
-            for manifest, _ in results:
-                manifest.write(folder / f"{manifest.name}.txt")
-        draw_distributions([manifest for manifest, _ in results], folder / stem)
+            for built in results:
+                built.manifest.write(folder / f"{built.name}.txt")
+        draw_distributions({built.title: built.manifest for built in results}, folder / stem)
         written = sorted(path.name for path in folder.iterdir())
     typer.echo("wrote " + ", ".join(str(target / name) for name in written))

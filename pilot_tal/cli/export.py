@@ -21,7 +21,7 @@ def export(
 ) -> None:
     """Write the model of RUN as a folder: its tensors, what it is as JSON, and a model card.
 
-    Example: pilot-tal export runs/folder_lt-l2p-tal-s1993-1a2b3c4d -o model --with-backbone
+    Example: pilot-tal export runs/photos-l2p-tal-s1993-1a2b3c4d -o model --with-backbone
     """
     from data_lt.errors import command
     from pilot_tal.config.parse import split_values

@@ -37,7 +37,7 @@ def predict(
     Images that cannot be read are named and skipped; the exit status is then 1. Where the images' folders are named
     after classes, the accuracy is counted.
 
-    Example: pilot-tal predict runs/folder_lt-l2p-tal-s1993-1a2b3c4d photos --top 3 -o labels.csv
+    Example: pilot-tal predict runs/photos-l2p-tal-s1993-1a2b3c4d photos --top 3 -o labels.csv
     """
     from data_lt.errors import UserError
     from data_lt.files import given_path, write_text

@@ -39,7 +39,7 @@ def load_model(
         UserError: there is no model, or the ViT is not the one that the model was trained on.
 
     Example:
-        >>> model = load_model("runs/folder_lt-l2p-tal-s1993-1a2b3c4d")  # doctest: +SKIP
+        >>> model = load_model("runs/photos-l2p-tal-s1993-1a2b3c4d")  # doctest: +SKIP
         >>> model.predict(["bird.jpg"])[0].label  # doctest: +SKIP
     """
     place = choose_device(settings_of(Machine)["device"].check(str(device)))

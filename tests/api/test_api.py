@@ -152,4 +152,4 @@ def test_a_study_runs_from_another_thread(images, tmp_path):
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(timeout=300)
-    assert len(found) == 1 and len(list(tmp_path.glob("folder_lt-*/result.json"))) == 2
+    assert len(found) == 1 and len(list(tmp_path.glob("*/result.json"))) == 2

@@ -115,14 +115,14 @@ def test_shipped_sets_are_shown_together_without_images(tmp_path):
 def test_tiny_sets_can_be_drawn(tmp_path, sizes):
     make_folder(tmp_path / "data", sizes)
     output = build("folder_lt", "--data-root", tmp_path / "data", "--law", "none", "--out", tmp_path / "out")
-    assert "none, seed 1993" in output and (tmp_path / "out/folder_lt.png").stat().st_size > 1000
+    assert "none, seed 1993" in output and (tmp_path / "out/data.png").stat().st_size > 1000
 
 
 def test_options_reach_the_split(tmp_path):
     make_folder(tmp_path / "data", {"a": 60, "b": 50, "ç d": 40})
     options = ("--n-max", 30, "--n-min", 3, "--test-per-class", 5, "--seed", 4, "--law", "draw", "--shape", 2)
     build("folder_lt", "--data-root", tmp_path / "data", "--out", tmp_path, *options)
-    recipe = read_manifest(tmp_path / "folder_lt.txt").split.recipe
+    recipe = read_manifest(tmp_path / "data.txt").split.recipe
     assert tuple(recipe.header.values()) == ("draw", 2.0, 30, 3, 5, 4)
 
 
@@ -133,12 +133,12 @@ def test_broken_pictures_are_named_and_no_manifest_is_written(tmp_path):
     (root / "b é/002.jpg").write_text("<html>not found</html>")
     options = ("--data-root", root, "--n-max", 4, "--n-min", 4, "--out", tmp_path / "out")
     build("folder_lt", *options)  # names alone are fine
-    (tmp_path / "out/folder_lt.txt").unlink()
+    (tmp_path / "out/data.txt").unlink()
     done = ask("build", "folder_lt", *options, "--verify")
     assert done.status == 2 and done.err.startswith("error: 3 of 28 images")
     for words in ("a/000.jpg (image file is truncated", "a/001.jpg (empty file)", "b é/002.jpg (not an image of the"):
         assert words in done.err
-    assert not (tmp_path / "out/folder_lt.txt").exists()
+    assert not (tmp_path / "out/data.txt").exists()
 
 
 @pytest.mark.parametrize("kind", ["png", "webp", "jpeg"])
@@ -219,7 +219,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     build(*options, "--seed", 5)
     after = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert after.keys() == before.keys() and after["folder_lt.txt"] != before["folder_lt.txt"]
+    assert after.keys() == before.keys() and after["data.txt"] != before["data.txt"]
 
 
 def test_turned_photographs_are_counted(tmp_path):
@@ -243,9 +243,10 @@ def test_lists_are_built_and_an_edited_manifest_is_accepted_after_a_check(tmp_pa
     make_folder(tmp_path / "data", {"a": 5, "b": 3})
     (tmp_path / "train.txt").write_text("a/000.jpg 0\na/001.jpg 0\nb/000.jpg 1\n")
     (tmp_path / "test.txt").write_text("a/004.jpg 0\nb/002.jpg 1\n")
-    lists = ("--train-list", tmp_path / "train.txt", "--test-list", tmp_path / "test.txt")
-    build("folder_lt", "--data-root", tmp_path / "data", *lists, "--out", tmp_path / "out")
-    path = tmp_path / "out/folder_lt.txt"
+    lists = ("--train-list", tmp_path / "train.txt", "--test-list", tmp_path / "test.txt", "--name", "My pets")
+    assert "my_pets" in build("folder_lt", "--data-root", tmp_path / "data", *lists, "--out", tmp_path / "out")
+    path = tmp_path / "out/my_pets.txt"
+    assert "My pets: 2 classes" in path.with_suffix(".svg").read_text()
     assert read_manifest(path).split.train == {"a": ["a/000.jpg", "a/001.jpg"], "b": ["b/000.jpg"]}
     path.write_text(path.read_text() + "train\tb/001.jpg\n")
     with pytest.raises(UserError, match=r"edited or damaged.*--check"):

@@ -413,8 +413,10 @@ def test_classes_are_chosen_by_number_names_and_file(tmp_path):
 def test_an_own_dataset_is_named_after_its_folder_or_as_asked(tmp_path):
     root = make_folder(tmp_path / "My pets", {"a": 15, "b": 15}, b"")
     found, named = prepare("folder_lt", root), prepare("folder_lt", root, name="Pets (mine)")
-    assert (found.name, found.title) == ("folder_lt", "My pets")
+    assert (found.name, found.title) == ("my_pets", "My pets")
     assert (named.name, named.title) == ("pets_mine", "Pets (mine)") and named.checksum == found.checksum
+    odd = make_folder(tmp_path / "cub_lt", {"a": 15, "b": 15}, b"")  # not CUB-LT
+    assert prepare("folder_lt", odd).name == "folder_lt"
 
 
 def test_all_test_images_need_a_test_folder(tmp_path):

@@ -48,7 +48,7 @@ def test_killed_workers_change_nothing(tmp_path):
     print(f"{kills} kills, {starts} starts")
     assert kills == KILLS
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")  # and so no lock, no .tmp, no error is left
-    assert all(result_files(run) for run in (tmp_path / "killed").glob("folder_lt-*"))
+    assert all(result_files(run) for run in (tmp_path / "killed").glob("*-l2p-*"))
 
 
 def kill(pid: int) -> int:

@@ -253,7 +253,7 @@ class TestCluster:
         status, printed = pilot(*compare)  # what was cancelled or killed, and what failed
         assert status == 0 and "submitted 4 of 9 runs in 2 jobs" in printed, printed
         cluster.wait()
-        newest = max(file.stat().st_mtime_ns for file in output.glob("folder_lt-*/*"))
+        newest = max(file.stat().st_mtime_ns for file in output.glob("*-l2p-*/*"))
         assert report.stat().st_mtime_ns > max(before, newest)  # the report comes last
 
         whole = settings(images, tmp_path / "here", *self.GRID, "threads=1")

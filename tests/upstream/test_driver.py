@@ -51,7 +51,7 @@ def test_a_run_directory_is_written_like_our_own(pilot_runs, images):
         record, stream = run.record, run.record.stream
         assert (record.engine.name, record.engine.title) == ("lamda-pilot", "LAMDA-PILOT")
         assert (record.method.name, record.method.title, record.method.fidelity) == ("l2p", "L2P", "pilot")
-        assert (record.loss.name, record.seed, record.data.name) == (loss, 1993, "folder_lt")
+        assert (record.loss.name, record.seed, record.data.title) == (loss, 1993, images.name)
         assert record.loss.options == defaults_of(LOSSES[loss])
         assert record.data.checksum and record.data.recipe
         assert stream.task_sizes == (4, 2) and run.finished
