@@ -11,6 +11,7 @@ from pilot_tal.learners.dualprompt import DualPrompt
 from pilot_tal.learners.coda_prompt import CODAPrompt
 from pilot_tal.learners.lae import LAE
 from pilot_tal.learners.mos import MOS
+from pilot_tal.learners.plda import PLDA
 from pilot_tal.learners.simplecil import SimpleCIL
 from pilot_tal.learners.ranpac import RanPAC
 from pilot_tal.learners.ease import EASE
@@ -23,6 +24,7 @@ __all__ = [
     "LAE",
     "LEARNERS",
     "MOS",
+    "PLDA",
     "CODAPrompt",
     "DualPrompt",
     "Learner",

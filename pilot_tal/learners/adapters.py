@@ -55,6 +55,10 @@ class AdapterLearner(Learner):
 
     def features(self, tokens: Tensor, parts: Sequence[Tensor], dropout: bool = False) -> Tensor:
         """CLS features [B, dim] under an adapter set."""
+        return self.backbone.run(tokens, self.adapter_extras(parts, dropout))[:, 0]
+
+    def adapter_extras(self, parts: Sequence[Tensor], dropout: bool = False) -> dict[int, BlockExtras]:
+        """What an adapter set adds to each block."""
         scale, drop = self.config.adapter_scale, self.config.adapter_dropout if dropout else 0.0
 
         def adapter(down: Tensor, down_bias: Tensor, up: Tensor, up_bias: Tensor) -> Callable[[Tensor], Tensor]:
@@ -65,8 +69,7 @@ class AdapterLearner(Learner):
             return apply
 
         blocks = zip(*(part.unbind(0) for part in parts), strict=True)
-        extras = {i: BlockExtras(mlp_adapter=adapter(*tensors)) for i, tensors in enumerate(blocks)}
-        return self.backbone.run(tokens, extras)[:, 0]
+        return {i: BlockExtras(mlp_adapter=adapter(*tensors)) for i, tensors in enumerate(blocks)}
 
     def tensors_replaced(self) -> None:
         """Features kept under the old adapters are void."""

@@ -40,6 +40,8 @@ class Learner(nn.Module):
     """Its settings; their values stand in `configs/methods/<name>.yaml`."""
     needs: ClassVar[str] = "vit"
     """`vit`: it puts prompts or adapters into the blocks of a ViT with a CLS token; `features`: any backbone."""
+    recommended: ClassVar[str] = ""
+    """What `pilot-tal list` recommends it for, by measured results."""
     reschedules: ClassVar[bool] = True
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
 

@@ -10,7 +10,8 @@ from helpers.cli import command, process
 from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
-from pilot_tal.learners import FIDELITIES, LEARNERS, TrainedConfig
+from pilot_tal.config.defaults import method_config
+from pilot_tal.learners import FIDELITIES, LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run, read_run_record, write_log, write_result
 
 
@@ -29,7 +30,7 @@ CASES = [(method, FIDELITIES[number % 2]) for number, method in enumerate(LEARNE
 @pytest.mark.parametrize(("method", "fidelity"), dict.fromkeys(CASES))
 def test_resumed_equals_uninterrupted(method, fidelity, images, tmp_path, monkeypatch):
     """Breaks before one file after the other is put in its place, removed or written."""
-    trained = issubclass(LEARNERS[method].config_class, TrainedConfig)
+    trained = LEARNERS[method].trains(method_config(method))
     wanted = ["tasks=3", "batch_size=5", f"fidelity={fidelity}", *["loss=tal"] * trained]
     arguments = ("run", method, "folder_lt")
     status, printed = command(*arguments, *settings(images, tmp_path / "whole", *wanted), "--quick")

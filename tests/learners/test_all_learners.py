@@ -11,11 +11,14 @@ from pilot_tal.backbone import FrozenViT
 from pilot_tal.config.defaults import method_config
 from pilot_tal.engine.loop import evaluate
 from pilot_tal.learners import LEARNERS, build_learner
+from pilot_tal.learners.closed_form import ClosedForm
+from pilot_tal.schema import settings_of
 
 BOTH = [(method, fidelity) for method in METHODS for fidelity in ("pilot", "fixed")]
 both = pytest.mark.parametrize(("method", "fidelity"), BOTH)
 # Learners whose classifier in training has a row for every class, not for those of the task alone.
-WHOLE_HEADS = [method for method in METHODS if method not in ("simplecil", "ranpac", "ease")]
+CLOSED_FORM = [m for m in METHODS if issubclass(LEARNERS[m], ClosedForm) or m in ("simplecil", "ranpac")]
+WHOLE_HEADS = [method for method in METHODS if method not in (*CLOSED_FORM, "ease")]
 HEADS = {method: "fc.weight" if method in ("lae", "coda_prompt") else "backbone.head.weight" for method in WHOLE_HEADS}
 every = pytest.mark.parametrize("method", METHODS)
 
@@ -192,7 +195,8 @@ def test_trainable_parameters_of_adapters_and_a_classifier_of_the_task(method, c
 @both
 def test_a_loss_is_used_where_a_learner_says_so(method, fidelity):
     sizes = (2, 2)
-    changes = [{}] + [{"adapter": False}] * (method == "ranpac")
+    switch = "adapter" in settings_of(LEARNERS[method].config_class)
+    changes = [{"adapter": value} for value in (True, False)] if switch else [{}]
     for settings in changes:
         learner = make(method, sizes, fidelity, **settings)
         steps = [0, 0]
@@ -203,7 +207,7 @@ def test_a_loss_is_used_where_a_learner_says_so(method, fidelity):
         for index in range(2):
             train(learner, sizes, index, on_step=count)
         assert [count > 0 for count in steps] == [LEARNERS[method].trains(learner.config, t) for t in range(2)]
-        assert (steps[1] > 0) == (method not in ("simplecil", "ranpac"))
+        assert (steps[1] > 0) == (method not in CLOSED_FORM)
 
 
 @pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt", "simplecil"])
@@ -281,7 +285,7 @@ def test_half_precision_leaves_tensors_in_float32_and_scores_almost_the_same(met
     for index in range(2):
         train(learner, sizes, index, precision="bf16")
     for name, tensor in learner.checkpoint_state().items():
-        assert tensor.isfinite().all() and tensor.dtype in (torch.float32, torch.long), name
+        assert tensor.isfinite().all() and tensor.dtype in (torch.float32, torch.float64, torch.long), name
     x, _ = test_images(sizes)
     exact = learner.scores(x)
     with torch.autocast("cpu", torch.bfloat16):

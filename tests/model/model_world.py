@@ -9,8 +9,8 @@ from helpers.cli import command
 from helpers.images import make_images
 from PIL import Image
 
+from pilot_tal.config.defaults import method_config
 from pilot_tal.learners import LEARNERS
-from pilot_tal.learners.config import TrainedConfig
 from pilot_tal.record.run_dir import find_runs
 from pilot_tal.schema import settings_of
 
@@ -37,7 +37,7 @@ class World:
     def _run(self, method: str, fidelity: str, *more: str) -> Path:
         own = settings_of(LEARNERS[method].config_class)
         wanted = {**BASE, **{key: value for key, value in SMALL.items() if key in own}, "fidelity": fidelity}
-        if issubclass(LEARNERS[method].config_class, TrainedConfig):
+        if LEARNERS[method].trains(method_config(method)):
             wanted["loss"] = "tal"  # the others take none
         wanted |= dict(item.split("=", 1) for item in more)
         output = self.folder / "runs" / "-".join((method, fidelity, *more)).replace("/", "_")[-80:]

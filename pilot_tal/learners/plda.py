@@ -1,0 +1,257 @@
+"""PLDA: a Bayesian classifier in closed form that knows how uncertain the mean of a rare class is."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.learners.closed_form import STATISTICS, ClosedForm, ClosedFormConfig
+from pilot_tal.learners.moments import Moments
+from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.schema import Rule
+
+AUTO = "auto"
+DEFAULT_SHRINKAGE = 0.7
+SHRINKAGES = tuple(step / 10 for step in range(1, 10))
+FOLDS, LEAST_HELD_OUT = 5, 50
+
+
+@dataclass(frozen=True)
+class PLDAConfig(ClosedFormConfig):
+    """PLDA's own settings."""
+
+    layers: Annotated[int, Rule("use CLS of this many last blocks of the ViT", 1, 1000)] = 3
+    shrinkage: Annotated[
+        float | str,
+        Rule(
+            "of the within-class covariance to a multiple of I; auto: by cross-validation",
+            above=0,
+            high=1,
+            words=(AUTO,),
+        ),
+    ] = AUTO
+    removable: Annotated[bool, Rule("keep the scatter per class, so that a class can be removed exactly")] = True
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """Predictive normal distributions of all classes in the basis that makes them diagonal.
+
+    Attributes:
+        centre: Mean of the class means [dim].
+        basis: Whitens the within-class noise and diagonalises the class means [dim, k].
+        means, log_variances: Of each class [classes, k]; beyond k every class has mean 0 and variance 1.
+        log_volume: log |det| of the whitening, for densities.
+    """
+
+    centre: Tensor
+    basis: Tensor
+    means: Tensor
+    log_variances: Tensor
+    log_volume: float = 0.0
+
+    def scores(self, x: Tensor) -> Tensor:
+        """−½ Σ [(x − mean_c)²/v_c + log v_c] of features [B, dim], for each class."""
+        x = (x - self.centre) @ self.basis[:, : self.means.shape[1]]
+        precision = (-self.log_variances).exp()
+        distance = x.square() @ precision.t() - 2 * x @ (self.means * precision).t()
+        return -0.5 * (distance + (self.means.square() * precision + self.log_variances).sum(dim=1))
+
+
+def within_class(moments: Moments) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of the pooled within-class covariance."""
+    return torch.linalg.eigh(moments.pooled() / max(moments.freedom, 1))
+
+
+def predictive(moments: Moments, within: tuple[Tensor, Tensor], shrinkage: float, complete: bool = False) -> Predictive:
+    """PLDA's predictive distributions (Ioffe 2006; Prince and Elder 2007).
+
+    Class means are draws from N(μ, B) and images draws around them with a shared covariance W.
+
+    Args:
+        moments: Statistics of the images.
+        within: Of `within_class`.
+        shrinkage: s of (1 − s) W + s · tr(W)/dim · I.
+        complete: Return a basis of all directions; else only of those in which class means differ.
+    """
+    values, vectors = within
+    level = float(values.clamp_min(0).mean()) or 1.0  # no class has two images: any scale
+    scale = ((1 - shrinkage) * values.clamp_min(0) + shrinkage * level).rsqrt()
+    whitening = vectors * scale
+    counts, present = moments.counts.double().unsqueeze(1), moments.counts > 0
+    centre = moments.means[present].mean(dim=0)
+    whitened = (moments.means - centre) @ whitening * present.unsqueeze(1)
+    _, lengths, directions = torch.linalg.svd(whitened, full_matrices=complete)
+    noise = counts[present].reciprocal().mean()
+    between = (lengths.square() / int(present.sum()) - noise).clamp_min(0)
+    k = len(between)
+    gain = counts * between / (1 + counts * between)
+    return Predictive(
+        centre,
+        whitening @ directions.t(),
+        gain * (whitened @ directions[:k].t()),
+        (between / (1 + counts * between)).log1p(),
+        float(scale.log().sum()),
+    )
+
+
+def fold_numbers(labels: Tensor) -> Tensor:
+    """Fold of each image: the images of a class are dealt out in turn, each class starting at another fold."""
+    folds = torch.zeros_like(labels)
+    for place, label in enumerate(labels.unique().tolist()):
+        own = labels == label
+        folds[own] = (torch.arange(int(own.sum())) + place) % FOLDS
+    return folds
+
+
+def cross_validated(moments: Moments, features: Tensor, labels: Tensor) -> Tensor:
+    """Sum over classes of the accuracy on held-out images, for every shrinkage; images held out at the end.
+
+    The classes already in `moments` compete. Classes of one image are never held out.
+
+    Returns:
+        [len(SHRINKAGES) + 1]
+    """
+    total = torch.zeros(len(SHRINKAGES) + 1, dtype=torch.float64)
+    folds, sizes = fold_numbers(labels), labels.bincount()
+    eligible = sizes[labels] > 1
+    for fold in range(FOLDS):
+        held = (folds == fold) & eligible
+        if not bool(held.any()):
+            continue
+        known = moments.copy()
+        known.grow(len(sizes))
+        known.add(features[~held], labels[~held])
+        within = within_class(known)
+        weights = 1 / sizes[labels[held]].double()  # so that every class weighs equally
+        for place, shrinkage in enumerate(SHRINKAGES):
+            guesses = predictive(known, within, shrinkage).scores(features[held].double()).argmax(dim=1)
+            total[place] += (weights * (guesses == labels[held])).sum()
+        total[-1] += int(held.sum())
+    return total
+
+
+def best_shrinkage(total: Tensor) -> float:
+    """The shrinkage of the best accuracy; of equals the one nearest to the default, which also serves few images."""
+    if float(total[-1]) < LEAST_HELD_OUT:
+        return DEFAULT_SHRINKAGE
+    ranked = zip(total[:-1].tolist(), SHRINKAGES, strict=True)
+    return max(ranked, key=lambda pair: (round(pair[0], 9), -abs(pair[1] - DEFAULT_SHRINKAGE)))[1]
+
+
+@LEARNERS.register
+class PLDA(ClosedForm):
+    """Probabilistic linear discriminant analysis on CLS of the last blocks, L2-normalised per block.
+
+    The statistics are additive, so for a fixed shrinkage the order of tasks and images does not matter. With
+    `shrinkage=auto` the value may change after each task: it is the best by the cross-validations of all tasks so far,
+    each on the images of its task among the classes seen by then.
+    """
+
+    name, title = "plda", "PLDA"
+    config_class = PLDAConfig
+    recommended = "best tail, least compute"
+
+    config: PLDAConfig
+    centre: Tensor
+    basis: Tensor
+    means: Tensor
+    log_variances: Tensor
+    shrinkage: Tensor
+    log_volume: Tensor
+
+    def __init__(self, backbone: FrozenBackbone, config: PLDAConfig, num_classes: int, num_tasks: int, fidelity: str):
+        if config.layers != PLDAConfig.layers:  # the usual number is cut to the backbone's
+            backbone.check_layers(config.layers)
+        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
+        self.validated = torch.zeros(len(SHRINKAGES) + 1, dtype=torch.float64)
+        fixed = DEFAULT_SHRINKAGE if config.shrinkage == AUTO else float(config.shrinkage)
+        self.register_buffer("shrinkage", torch.tensor([fixed], dtype=torch.float64))
+        self.register_buffer("log_volume", torch.zeros(1))
+        self._allocate(0)
+
+    def _allocate(self, classes: int) -> None:
+        """Allocates the classifier of so many classes."""
+        dim, device = self.feature_dim, self.sigma.device
+        k = min(classes, dim)
+        shapes = {"centre": (dim,), "basis": (dim, dim), "means": (classes, k), "log_variances": (classes, k)}
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.zeros(shape, device=device))
+
+    @property
+    def layers(self) -> int:
+        """Number of blocks whose features are used."""
+        return min(self.config.layers, self.backbone.depth)
+
+    @property
+    def feature_dim(self) -> int:
+        """All blocks side by side."""
+        return self.layers * self.backbone.dim
+
+    def new_moments(self) -> Moments:
+        """Statistics without any image."""
+        return Moments(self.feature_dim, "class" if self.config.removable else "pooled")
+
+    @torch.no_grad()
+    def embedding(self, x: Tensor) -> Tensor:
+        """CLS of the last blocks, each of length one [B, layers · dim]."""
+        return F.normalize(self.block_features(x, self.layers).float(), dim=2).flatten(1)
+
+    def choose(self, features: Tensor, labels: Tensor) -> None:
+        """Cross-validates the shrinkage on the images that are about to be added."""
+        if self.config.shrinkage == AUTO:
+            self.validated += cross_validated(self.moments, features.cpu(), labels.cpu())
+            self.shrinkage.fill_(best_shrinkage(self.validated))
+
+    def fit(self) -> None:
+        """Computes the predictive distributions of all classes."""
+        self._allocate(self.seen)
+        found = predictive(self.moments, within_class(self.moments), float(self.shrinkage), complete=True)
+        for name in ("centre", "basis", "means", "log_variances"):
+            getattr(self, name).copy_(getattr(found, name))
+        self.log_volume.fill_(found.log_volume)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Log-likelihood of each class, up to a constant of the image; the prior over classes is uniform."""
+        return self._predictive().scores(features)
+
+    def _predictive(self) -> Predictive:
+        return Predictive(self.centre, self.basis, self.means, self.log_variances)
+
+    @torch.no_grad()
+    def log_density(self, features: Tensor) -> Tensor:
+        """Log of the predictive density [B] of features under a uniform mixture of the classes seen.
+
+        Low for images of no known class: a threshold on it, chosen on training images, rejects them.
+        """
+        found, classes = self._predictive(), self.seen
+        beyond = ((features - found.centre) @ found.basis[:, found.means.shape[1] :]).square().sum(dim=1)
+        mixture = found.scores(features).logsumexp(dim=1) - math.log(classes)
+        return mixture - 0.5 * (beyond + self.feature_dim * math.log(2 * math.pi)) + self.log_volume
+
+    # Tensors by name.
+
+    def grow_to(self, stops: Sequence[int]) -> None:
+        """Takes the shape after finished tasks."""
+        super().grow_to(stops)
+        self._allocate(stops[-1] if stops else 0)
+        self.validated = torch.zeros_like(self.validated)
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """All that scores need."""
+        names = ("centre", "basis", "means", "log_variances", "shrinkage", "log_volume")
+        return super().named_tensors() | {name: getattr(self, name) for name in names}
+
+    def checkpoint_state(self) -> dict[str, Tensor]:
+        """Adds the statistics and the outcome of the cross-validations."""
+        return super().checkpoint_state() | {f"{STATISTICS}validated": self.validated.clone()}
+
+    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what `checkpoint_state` returned."""
+        super().load_checkpoint_state(state)
+        self.validated = state[f"{STATISTICS}validated"].cpu().clone()
