@@ -11,6 +11,7 @@ from data_lt.errors import UserError, command, one_line
 from pilot_tal.cli.build import build
 from pilot_tal.cli.compare import compare, mark_slurm
 from pilot_tal.cli.export import export
+from pilot_tal.cli.learn import learn
 from pilot_tal.cli.list import list_names
 from pilot_tal.cli.predict import predict
 from pilot_tal.cli.report import report
@@ -51,6 +52,7 @@ app.command("build")(build)
 app.command("verify")(verify)
 app.command("replay", hidden=True)(verify)  # the old name, for one release
 app.command("report")(report)
+app.command("learn")(learn)
 app.command("predict")(predict)
 app.command("export")(export)
 app.command("list")(list_names)

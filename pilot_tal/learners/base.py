@@ -45,6 +45,9 @@ class Learner(nn.Module):
     reschedules: ClassVar[bool] = True
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
 
+    splits_pool: ClassVar[bool] = False
+    """Whether its prompts are divided among the tasks, so that their number must be known at construction."""
+
     @classmethod
     def trains(cls, config: MethodConfig, task: int = 0) -> bool:
         """Whether, with these settings, a task is trained with a loss; if the first is not, none is."""

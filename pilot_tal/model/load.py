@@ -51,7 +51,7 @@ def load_model(
     record = stored.record
     statistics = given_statistics(record.stream.normalize)
     _, transform = build_transforms(record.stream.transform, vit.img_size[0], statistics)
-    return Model(record, stored.tasks_done, learner, transform, statistics, place)
+    return Model(record, stored.tasks_done, learner, transform, statistics, place, stored.path)
 
 
 def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
@@ -79,7 +79,7 @@ def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
 def find_vit(stored: StoredModel, weights: str | Path | None = None) -> FrozenBackbone:
     """The frozen ViT that the model was trained on; another one is refused."""
     record = stored.record
-    source = _source(stored, weights)
+    source = weights_source(stored, weights)
     vit = load_backbone(record.backbone.name, source, record.backbone.img_size)
     if vit.checksum != record.backbone.checksum:
         raise UserError(
@@ -90,7 +90,7 @@ def find_vit(stored: StoredModel, weights: str | Path | None = None) -> FrozenBa
     return vit
 
 
-def _source(stored: StoredModel, weights: str | Path | None) -> str:
+def weights_source(stored: StoredModel, weights: str | Path | None) -> str:
     """Where the ViT's weights are: where the user says, in the folder, where they always are, or where the run was."""
     backbone = stored.record.backbone
     if weights is not None or stored.vit is not None:

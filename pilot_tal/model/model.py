@@ -1,11 +1,12 @@
 """A trained model in use: images in, labels with their scores out."""
 
 import itertools
+import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -17,6 +18,11 @@ from pilot_tal.engine.loop import autocast, tensor_cores
 from pilot_tal.learners import Learner
 from pilot_tal.model.images import read_image
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
+
+if TYPE_CHECKING:
+    from pilot_tal.engine.callbacks import Callback
+    from pilot_tal.model.photos import Photos
+    from pilot_tal.model.sessions import Session
 
 ImageLike = str | Path | Image.Image | Tensor
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
@@ -38,16 +44,20 @@ class Prediction:
 
 
 class Model:
-    """A classifier, as `load_model` returns it.
+    """A classifier: of a run or an export, by `load_model`, or a new one that learns, by `create`.
 
     Attributes:
         classes: Names of the classes, by index.
+        path: The folder that it is in.
         transform: Turns a PIL image into the tensor that the ViT sees: crop, pixels, normalisation.
         record: What was run.
         tasks_done: Number of tasks learned.
         note: A sentence for the user where the run scored whole batches, so that its predictions may differ from
             this model's, which scores each image alone; else None.
     """
+
+    _creation: tuple[str, list[str]] | None = None  # method and settings, until the first session
+    _scratch: tempfile.TemporaryDirectory | None = None  # where a model lives that was not saved
 
     def __init__(
         self,
@@ -57,16 +67,93 @@ class Model:
         transform: Callable[[Image.Image], Tensor],
         statistics: Statistics | None,
         device: torch.device,
+        path: Path,
     ):
-        self.record, self.tasks_done = record, tasks_done
+        self.record, self.tasks_done, self.path = record, tasks_done, path
         self.classes: tuple[str, ...] = record.stream.class_names[: learner.seen]
         self.learner, self.transform, self.statistics, self.device = learner, transform, statistics, device
         self.note = _SCORED_ALONE.format(record.method.title) if learner.score_alone() else None
-        self._warned = False
+        self._creation, self._warned = None, False
         precision = record.backbone.precision
         self._precision = precision if device.type == "cuda" or precision == "bf16" else "fp32"
 
+    @classmethod
+    def create(cls, method: str = "plda", **settings: Any) -> "Model":
+        """Creates a model without classes; `learn` teaches it some.
+
+        Args:
+            method: Name of a method, see `list_methods`.
+            **settings: Settings of the method and the ViT, such as `backbone=`, `weights=`, `epochs=`; `device=`;
+                `max_tasks=` for DualPrompt and CODA-Prompt, whose prompts are divided among so many sessions.
+
+        Raises:
+            UserError: a setting is wrong.
+        """
+        from pilot_tal.config.parse import as_typed
+        from pilot_tal.model.learn import open_folder
+
+        model = cls.__new__(cls)
+        model.classes, model.tasks_done, model.note = (), 0, None
+        model._scratch = tempfile.TemporaryDirectory(prefix="pilot-tal-")
+        model.path = Path(model._scratch.name) / "model"
+        model._creation = (method, [f"{key}={as_typed(value)}" for key, value in settings.items()])
+        open_folder(model.path, *model._creation)
+        return model
+
+    def learn(
+        self, photos: "Photos", *, hold_out: float = 0.2, again: bool = False, callbacks: "Sequence[Callback]" = ()
+    ) -> "Session":
+        """Learns the classes of `photos` as the next task, in the model's folder; see `pilot_tal.model.learn.learn`.
+
+        Args:
+            photos: A folder with one folder of images per class, or with train/ and test/; or images by class.
+            hold_out: Share of each class that is held out for the report, where there is no test/.
+            again: Also train on images that were trained on before.
+            callbacks: Called during training.
+        """
+        from pilot_tal.model.learn import learn
+
+        method, settings = self._creation or (None, [f"device={self.device}"])
+        session = learn(
+            self.path,
+            photos,
+            method=method,
+            settings=settings,
+            hold_out=hold_out,
+            again=again,
+            callbacks=callbacks,
+        )
+        self._reload()
+        return session
+
+    def save(self, folder: str | Path) -> Path:
+        """Copies the model folder, with all that further learning needs, and goes on there.
+
+        Raises:
+            UserError: the folder has something in it, or the model is not one that learns.
+        """
+        from pilot_tal.model.sessions import copy_model
+
+        self.path = copy_model(self.path, folder)
+        return self.path
+
+    @property
+    def history(self) -> "tuple[Session, ...]":
+        """The sessions of `learn`; none for the model of a benchmark run or an export."""
+        from pilot_tal.model.sessions import SESSIONS, read_history
+
+        return read_history(self.path).sessions if (self.path / SESSIONS).is_file() else ()
+
+    def _reload(self) -> None:
+        from pilot_tal.model.load import load_model
+
+        device = str(self.device) if self.tasks_done else "auto"
+        device = next((item[7:] for item in (self._creation or ("", []))[1] if item.startswith("device=")), device)
+        vars(self).update(vars(load_model(self.path, device=device)))
+
     def __repr__(self) -> str:
+        if not self.tasks_done:
+            return f"Model({self._creation[0] if self._creation else ''}, no classes yet)"
         record = self.record
         loss = "" if record.loss.name == NO_LOSS else f", loss={record.loss.name}"
         tasks = f"{self.tasks_done} of {record.num_tasks}"
@@ -92,6 +179,8 @@ class Model:
 
     def each(self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32) -> Iterator[Prediction]:
         """As `predict`, but one by one, for more images than fit into memory."""
+        if not self.classes:
+            raise UserError("the model has no classes yet; teach it some with learn")
         for name, value in (("top", top), ("batch_size", batch_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")

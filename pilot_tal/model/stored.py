@@ -19,6 +19,7 @@ from torch import Tensor
 from data_lt.errors import UserError
 from data_lt.files import checksum, given_path, read_json
 from pilot_tal.engine.checkpoint import load_checkpoint
+from pilot_tal.model.sessions import complete_session
 from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, tasks_done, unsealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.schema import build
@@ -70,6 +71,7 @@ def read_stored(path: str | Path, after_task: int | None = None) -> StoredModel:
     """
     path = given_path(path, "the model")
     if (path / RECORD).is_file():
+        complete_session(path)
         return _of_run(path, after_task)
     if not (path / ABOUT).is_file():
         raise UserError(_no_model(path))

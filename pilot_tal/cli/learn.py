@@ -1,0 +1,63 @@
+"""`pilot-tal learn`: teaches a model new classes."""
+
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from pilot_tal.model.sessions import Session
+
+
+def learn(
+    folder: Annotated[str, typer.Argument(help="The model folder; the first session creates it.")],
+    photos: Annotated[
+        str, typer.Argument(metavar="PHOTOS", help="A folder with one folder of images per class, or train/ and test/.")
+    ],
+    settings: Annotated[
+        Optional[list[str]],  # noqa: UP045, typer reads this form on every Python
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings of a new model, e.g. backbone=vit_small_patch16_224.augreg_in21k weights=vit.safetensors "
+            "epochs=5 loss=tal max_tasks=50, and of the hardware at any time, e.g. device=cuda.",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method of a new model; `pilot-tal list` names all.", show_default="plda")
+    ] = None,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of each class held out for the report, where there is no test/.", min=0)
+    ] = 0.2,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also train on images that were trained on in an earlier session.")
+    ] = False,
+) -> None:
+    """Teach the model in FOLDER the classes of PHOTOS; images of earlier sessions are not needed again.
+
+    A session takes effect as a whole: if it is interrupted, the model is as it was, and the same command starts over.
+
+    Example: pilot-tal learn birds photos/monday
+    """
+    from pilot_tal.display import make_display
+    from pilot_tal.model.learn import learn as teach
+
+    session = teach(
+        folder,
+        photos,
+        method=method,
+        settings=settings or (),
+        hold_out=hold_out,
+        again=again,
+        display=make_display(),
+    )
+    typer.echo(_summary(folder, session))
+
+
+def _summary(folder: str, session: "Session") -> str:
+    from data_lt.errors import command
+
+    trained, held_out = sum(session.train.values()), sum(session.held_out.values())
+    left_out = f", {session.repeated} repeated ones left out" if session.repeated else ""
+    return (
+        f"session {session.number + 1}: {len(session.train)} classes, {trained} training images, {held_out} held out"
+        f"{left_out}; {session.seconds:.1f} s\nuse it with: {command('predict', folder, 'PHOTO')}"
+    )

@@ -1,0 +1,355 @@
+"""Teaches a model new classes: each session is one task of a run directory whose stream stays open."""
+
+import datetime
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from data_lt import CARDS, LongTailedSet
+from data_lt.errors import UserError
+from data_lt.files import given_path
+from data_lt.prepare import OWN
+from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.backbone.load import load_backbone
+from pilot_tal.config.grid import make_plan
+from pilot_tal.config.parse import parse_items
+from pilot_tal.config.settings import DataConfig, LossConfig, Machine, RunConfig, RunSettings
+from pilot_tal.engine.callbacks import Callback
+from pilot_tal.engine.checkpoint import Checkpoint
+from pilot_tal.engine.native_record import native_record
+from pilot_tal.engine.progress import Display, DisplayLine
+from pilot_tal.engine.shared import choose_device, load_shared
+from pilot_tal.engine.trainer import Trainer
+from pilot_tal.learners import LEARNERS, Learner
+from pilot_tal.model.load import find_vit, weights_source
+from pilot_tal.model.photos import HELD_OUT, TRAIN, Photo, Photos, find_photos, split_photos, without_repeated
+from pilot_tal.model.sessions import (
+    History,
+    Session,
+    complete_session,
+    data_name,
+    kept_file,
+    read_history,
+    staged_session,
+    write_history,
+)
+from pilot_tal.model.stored import read_stored
+from pilot_tal.record.lock import Lock, locked
+from pilot_tal.record.run_dir import RECORD, RESULT, read_run_record, read_sealed, write_sealed
+from pilot_tal.record.run_record import RunRecord, short_hash
+from pilot_tal.schema import build, settings_of
+from pilot_tal.stream.batches import Batches
+from pilot_tal.stream.task import TaskInfo
+from pilot_tal.version import __version__
+
+DEFAULT_METHOD, HOLD_OUT, MAX_TASKS, MAX_CLASSES = "plda", 0.2, 20, 1000
+_CLOSED = {"tasks", "init_cls", "increment", "order", "data_root", "output", "jobs", "gpus", "jobs_per_gpu"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model folder while a session works on it, with what the session needs."""
+
+    folder: Path
+    config: RunConfig
+    machine: Machine
+    history: History
+    record: RunRecord | None
+    capacity: dict[str, int]
+
+
+def learn(
+    folder: str | Path,
+    photos: Photos,
+    *,
+    method: str | None = None,
+    settings: Iterable[str] = (),
+    hold_out: float = HOLD_OUT,
+    again: bool = False,
+    display: Display | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Session:
+    """Learns the classes of `photos` as the next task of the model in `folder`, which the first session creates.
+
+    The session takes effect as a whole: if it fails or is killed, the folder is as it was.
+
+    Args:
+        folder: The model folder.
+        photos: A folder with one folder of images per class, or with train/ and test/; or images by class.
+        method: The method of a new model.
+        settings: `key=value`: of a new model all settings of its method; later those of the hardware alone.
+        hold_out: Share of each class that is held out for the report, where there is no test/.
+        again: Also train on images that were trained on before.
+        display: Shows progress.
+        callbacks: Called during training.
+
+    Raises:
+        UserError: the method cannot learn these images, or a setting is wrong.
+        Busy: another process works on this model.
+    """
+    folder = given_path(folder, "FOLDER")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder")
+    began, items = time.monotonic(), list(settings)
+    source = "images in memory" if not isinstance(photos, (str, Path)) else str(photos)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = find_photos(photos, Path(scratch))
+        complete_session(folder)
+        with locked(folder) as lock:
+            place = open_folder(folder, method, items)
+            fresh = without_repeated(found, place.history.known, again)
+            chosen = split_photos(fresh, hold_out, place.config.seed)
+            session = Session(
+                number=len(place.history.sessions),
+                date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                source=source,
+                train=_counts(chosen, TRAIN),
+                held_out=_counts(chosen, HELD_OUT),
+                repeated=len(found) - len(chosen),
+                pilot_tal=__version__,
+            )
+            return _learn(place, lock, chosen, session, began, display or Display(), callbacks)
+
+
+def _learn(
+    place: Place,
+    lock: Lock,
+    photos: list[Photo],
+    session: Session,
+    began: float,
+    display: Display,
+    callbacks: Sequence[Callback],
+) -> Session:
+    """Runs one session in a copy of the folder, which then takes its place."""
+    if place.machine.threads is not None:
+        torch.set_num_threads(place.machine.threads)
+    _check_classes(place, session, photos)
+    shared_vit = _load_vit(place)
+    with staged_session(place.folder, lock) as staged, display:
+        data = _data(place, photos, staged)
+        record = _extended(place, session, photos, data)
+        trainer = SessionTrainer(place, data, record, staged, shared_vit)
+        session = replace(session, task=record.num_tasks - 1)
+        if place.record is not None:
+            write_sealed(staged / RECORD, record.plain())
+            write_sealed(staged / RESULT, {**read_sealed(staged / RESULT), "finished": False})
+        trainer.execute(DisplayLine(display, place.folder.name), callbacks)
+        session = replace(session, seconds=round(time.monotonic() - began, 2))
+        history = place.history
+        write_history(staged, History(history.settings, (*history.sessions, session), (*history.images, tuple(photos))))
+    return session
+
+
+def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
+    """Reads a model folder, or settles what a new one will be.
+
+    Raises:
+        UserError: the model exists and has another method or other settings.
+    """
+    history = read_history(folder)
+    given = parse_items(items)
+    for key in given:
+        if key in _CLOSED or key in settings_of(DataConfig):
+            raise UserError(f"learn takes no {key}: each session is one task, and its images are those of PHOTOS")
+    capacity = {key: _whole(key, given.get(key, str(usual))) for key, usual in
+                (("max_tasks", MAX_TASKS), ("max_classes", MAX_CLASSES))}  # fmt: skip
+    shaping = [item for item in items if item.partition("=")[0] not in settings_of(Machine)]
+    plain = [item for item in items if item.partition("=")[0] not in capacity]
+    if not history.sessions:
+        config, machine = _new_config(method or DEFAULT_METHOD, plain, capacity)
+        return Place(folder, config, machine, History(settings=tuple(shaping)), None, capacity)
+    record = read_run_record(folder)
+    if method not in (None, record.method.name):
+        raise UserError(f"{folder} is a model of {record.method.name}, not of {method}; give a new folder")
+    for item in shaping:
+        if item not in history.settings:
+            raise UserError(f"{folder} was created without {item}, which cannot change any more; give a new folder")
+    machine = make_plan(record.method.name, OWN, [item for item in plain if item not in shaping]).machine
+    weights = weights_source(read_stored(folder), None)
+    details = {key: int(record.engine.details[key]) for key in capacity}
+    return Place(folder, _config_of(record, weights), machine, history, record, details)
+
+
+def _new_config(method: str, items: list[str], capacity: dict[str, int]) -> tuple[RunConfig, Machine]:
+    plan = make_plan(method, OWN, items, losses=("tal",), seeds=(1993,))
+    if len(plan.runs) != 1:
+        raise UserError(f"learn takes one method and one value of each setting, got {len(plan.runs)} combinations")
+    config = plan.runs[0]
+    own = config.method_config
+    if LEARNERS[method].splits_pool and "size" in settings_of(type(own)):
+        if "size" in parse_items(items):
+            capacity["max_tasks"] = max(1, own.size // own.top_k)  # type: ignore[attr-defined]
+        else:
+            own = replace(own, size=capacity["max_tasks"] * own.top_k)  # type: ignore[attr-defined, call-arg]
+    return replace(config, settings=replace(config.settings, tasks=1), method_config=own), plan.machine
+
+
+def _config_of(record: RunRecord, weights: str) -> RunConfig:
+    """The config that a record was made from."""
+    method, stream, backbone = record.method, record.stream, record.backbone
+    if method.name not in LEARNERS:
+        raise UserError(f"the method {method.name!r} is not of pilot_tal itself: name its module with plugins=")
+    settings = RunSettings(
+        fidelity=method.fidelity,
+        tasks=1,
+        backbone=backbone.name,
+        weights=weights,
+        img_size=backbone.img_size,
+        transform=stream.transform,
+        normalize=stream.normalize,
+        precision=backbone.precision,
+    )
+    own = build(LEARNERS[method.name].config_class, method.settings, method.name)
+    loss = LossConfig(record.loss.name, record.loss.options)
+    return RunConfig(method.name, OWN, loss, record.seed, settings, DataConfig(), own, changed=record.changed)
+
+
+def _check_classes(place: Place, session: Session, photos: list[Photo]) -> None:
+    """Refuses a session without new images, and one that the method cannot learn."""
+    if not session.train:
+        raise UserError(
+            f"{session.source} has no new image to train on: {session.repeated} were learned before"
+            if session.repeated
+            else f"{session.source} has no image to train on"
+        )
+    names = place.record.stream.class_names if place.record else ()
+    known = [label for label in session.train if label in names]
+    title = LEARNERS[place.config.method].title
+    if known:
+        raise UserError(
+            f"{title} cannot learn more images of {known[0]!r}, a class of an earlier session, without the images of "
+            "that session; leave the class out, or make a model of a method that can: plda"
+        )
+    untrained = [label for label in session.held_out if label not in (*session.train, *names)]
+    if untrained:
+        raise UserError(f"{untrained[0]!r} has test images and no new image to train on; add some, or leave it out")
+    tasks = place.record.num_tasks if place.record else 0
+    if LEARNERS[place.config.method].splits_pool and tasks >= place.capacity["max_tasks"]:
+        raise UserError(
+            f"{title} was created for max_tasks={tasks} sessions, and all are used; create a model with more, or one "
+            "of a method that grows freely, such as plda"
+        )
+
+
+def _load_vit(place: Place) -> FrozenBackbone:
+    if place.record is not None:
+        return find_vit(read_stored(place.folder))
+    settings = place.config.settings
+    return load_backbone(settings.backbone, settings.weights, settings.img_size)
+
+
+def _data(place: Place, photos: list[Photo], staged: Path) -> LongTailedSet:
+    """The images that the session opens: its own, and the held-out ones that were kept."""
+    import pandas as pd
+
+    old = place.record.stream.class_names if place.record else ()
+    names = [*old, *dict.fromkeys(photo.label for photo in photos if photo.label not in old)]
+    rows = [(str(kept_file(staged, photo)), photo, "test") for photo in place.history.held_out]
+    for photo in photos:
+        file = photo.file.absolute()
+        if photo.split == HELD_OUT:
+            file = kept_file(staged, photo)
+            file.parent.mkdir(exist_ok=True)
+            shutil.copyfile(photo.file, file)
+        rows.append((str(file), photo, "test" if photo.split == HELD_OUT else "train"))
+    frame = pd.DataFrame(
+        {
+            "path": [path for path, _, _ in rows],
+            "label": [names.index(photo.label) for _, photo, _ in rows],
+            "split": [split for _, _, split in rows],
+            "name": [photo.name for _, photo, _ in rows],
+        }
+    )
+    seals = sorted([*place.history.known, *(photo.checksum for photo in photos)])
+    return LongTailedSet(
+        root=Path(),
+        frame=frame,
+        class_names=names,
+        checksum=short_hash(seals),
+        law={},
+        card=CARDS[OWN],
+        **data_name(place.folder),
+    )
+
+
+def _extended(place: Place, session: Session, photos: list[Photo], data: LongTailedSet) -> RunRecord:
+    """The record with the session's classes as its last task."""
+    before = place.record or native_record(place.config, data)
+    old = place.record.stream if place.record else None
+    sizes = old.task_sizes if old else ()
+    first, classes = sum(sizes), len(data.class_names)
+    counts = [*(old.train_counts if old else ()), *[0] * (classes - first)]
+    for label, number in session.train.items():
+        counts[data.class_names.index(label)] += number
+    capacity = dict(place.capacity)
+    while capacity["max_classes"] < classes:
+        capacity["max_classes"] *= 2
+    stream = replace(
+        before.stream,
+        order="as learned",
+        task_sizes=(*sizes, classes - first),
+        class_names=tuple(data.class_names),
+        class_order=tuple(range(classes)),
+        train_counts=tuple(counts),
+    )
+    notes = [note for note in before.notes if not note.startswith("Held-out images")]
+    return replace(
+        before,
+        engine=replace(before.engine, details=capacity),
+        data=replace(before.data, name=data.name, title=data.title, checksum=data.checksum, recipe={}),
+        stream=stream,
+        notes=(*notes, _held_out_note(place, photos, data.class_names)),
+    )
+
+
+def _held_out_note(place: Place, photos: list[Photo], classes: list[str]) -> str:
+    having = {photo.label for photo in [*place.history.held_out, *photos] if photo.split == HELD_OUT}
+    without = [label for label in classes if label not in having]
+    kept = "Held-out images of all sessions are kept in the model's folder and predicted after each session."
+    if not without:
+        return kept
+    more = f" and {len(without) - 5} more" if len(without) > 5 else ""
+    return f"{kept} Classes without a held-out image, so without an accuracy: {', '.join(without[:5])}{more}."
+
+
+class SessionTrainer(Trainer):
+    """Runs the one task of a session on the images that it has."""
+
+    def __init__(self, place: Place, data: LongTailedSet, record: RunRecord, path: Path, vit: FrozenBackbone):
+        device = choose_device(place.machine.device)
+        shared = load_shared(place.config, place.machine, data, device, vit)
+        super().__init__(place.config, place.machine, shared, record, path)
+        self.names = data.frame["name"].tolist()
+
+    def statistics_batches(self, task: TaskInfo) -> Batches:
+        """All training images of the session, also those of known classes."""
+        return self._batches(self.train, 0, task.stop, self.test_transform)
+
+    def restore(self, learner: Learner, checkpoint: Checkpoint) -> None:
+        """Also takes up a learner of a smaller capacity: its classifier keeps the rows that it has."""
+        state = dict(checkpoint.learner)
+        learner.grow_to(state["stops"].tolist())
+        for name, own in learner.named_tensors().items():
+            rows = state.get(name, own)
+            if rows.shape != own.shape and rows.shape[1:] == own.shape[1:] and len(rows) < len(own):
+                state[name] = torch.cat((rows, own[len(rows) :].detach().cpu()))
+        super().restore(learner, replace(checkpoint, learner=state))
+
+
+def _counts(photos: list[Photo], split: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for photo in photos:
+        if photo.split == split:
+            counts[photo.label] = counts.get(photo.label, 0) + 1
+    return counts
+
+
+def _whole(key: str, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise UserError(f"{key} must be a whole number from 1 to 100000, got {text[:20]!r}")
+    return int(text)

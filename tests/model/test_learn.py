@@ -1,0 +1,261 @@
+"""A model that learns folder by folder: exact, atomic, recorded."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.cli import command
+from helpers.images import make_images
+from PIL import Image
+
+import pilot_tal as pt
+from data_lt.errors import UserError
+from pilot_tal.learners import LEARNERS, TrainedConfig
+from pilot_tal.model.learn import SessionTrainer, learn
+from pilot_tal.model.stored import read_stored
+from pilot_tal.record.lock import locked
+from pilot_tal.schema import settings_of
+
+CLASSES = [f"class {label} é" for label in range(6)]
+SMALL = {"M": 60, "crct_epochs": 2, "size": 6, "top_k": 2, "tuned_epoch": 2, "batch_size": 5}  # where a method has it
+VIT = {"backbone": "demo_vit", "device": "cpu", "normalize": "0.4/0.3"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """`monday` and `tuesday` with three classes each, split into train/ and test/, and `both`."""
+    root = tmp_path_factory.mktemp("photos")
+    make_images(root / "plain", 6, 5)
+    for label, name in enumerate(CLASSES):
+        for file in sorted((root / "plain" / name).iterdir()):
+            part = "test" if int(file.stem) < 2 else "train"
+            for day in ("both", "monday" if label < 3 else "tuesday"):
+                target = root / day / part / name / file.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+    return root
+
+
+def own_settings(method: str) -> dict:
+    config = LEARNERS[method].config_class
+    wanted = {key: value for key, value in SMALL.items() if key in settings_of(config)}
+    if "tuned_epoch" in wanted:
+        wanted["epochs"] = wanted.pop("tuned_epoch")
+    return {**VIT, **wanted, **({"loss": "tal"} if issubclass(config, TrainedConfig) and method != "plda" else {})}
+
+
+def items(**settings) -> list[str]:
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Everything but locks."""
+    found = (file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".lock-"))
+    return {str(file.relative_to(folder)): file.read_bytes() for file in found}
+
+
+@pytest.fixture
+def birds(photos, tmp_path):
+    """A model of SimpleCIL that has learned monday's classes."""
+    learn(tmp_path / "birds", photos / "monday", method="simplecil", settings=items(**VIT))
+    return tmp_path / "birds"
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_learning_by_folders_equals_the_benchmark_run(method, photos, tmp_path):
+    order = tmp_path / "order.txt"
+    order.write_text("\n".join(CLASSES), encoding="utf-8")
+    where = {"data_root": photos / "both", "output": tmp_path / "runs", "order": order, "tasks": 2}
+    run = pt.run(method, "folder_lt", **own_settings(method), **where)
+    for session, day in enumerate(("monday", "tuesday")):
+        given = {**own_settings(method), "max_tasks": 2, "max_classes": 6}
+        learn(tmp_path / "model", photos / day, method=method, settings=items(**given))
+        wanted, found = read_stored(run.path, session + 1).tensors, read_stored(tmp_path / "model").tensors
+        assert wanted.keys() == found.keys()
+        for name, tensor in wanted.items():
+            assert torch.equal(tensor, found[name]), name
+    learned = pt.load_runs(tmp_path / "model").runs[0]
+    for one, other in zip(learned.predictions, run.predictions, strict=True):
+        assert [part.tolist() for part in one] == [part.tolist() for part in other]
+
+
+@pytest.mark.parametrize("method", ["lae", "ease", "simplecil"])
+def test_room_for_more_classes_changes_nothing_where_classifiers_grow(method, photos, tmp_path):
+    for folder, more in (("small", {"max_classes": 6, "max_tasks": 2}), ("large", {})):
+        for day in ("monday", "tuesday"):
+            learn(tmp_path / folder, photos / day, method=method, settings=items(**own_settings(method), **more))
+    small, large = (read_stored(tmp_path / folder).tensors for folder in ("small", "large"))
+    assert all(torch.equal(tensor, large[name]) for name, tensor in small.items())
+
+
+def test_a_classifier_of_fixed_size_grows_when_it_is_full(photos, tmp_path):
+    for day in ("monday", "tuesday"):
+        learn(
+            tmp_path / "model",
+            photos / day,
+            method="l2p",
+            settings=items(**own_settings("l2p"), max_classes=3, max_tasks=1),
+        )
+    model = pt.load_model(tmp_path / "model")
+    assert list(model.classes) == CLASSES and model.record.capacity == (6, 2)
+    assert len(model.learner.head.weight) == 6
+
+
+@pytest.mark.parametrize("method", ["dualprompt", "coda_prompt"])
+def test_max_tasks_ends_methods_whose_prompts_are_divided(method, photos, tmp_path):
+    given = {key: value for key, value in own_settings(method).items() if key != "size"}
+    learn(tmp_path / "model", photos / "monday", method=method, settings=items(**given, max_tasks=1))
+    before = files_of(tmp_path / "model")
+    with pytest.raises(UserError, match=r"max_tasks=1 .*plda"):
+        learn(tmp_path / "model", photos / "tuesday")
+    assert files_of(tmp_path / "model") == before
+
+
+def test_a_session_is_recorded(birds, photos):
+    session = learn(birds, photos / "tuesday")
+    first, second = pt.load_model(birds).history
+    assert second == session and (first.number, first.task, second.number, second.task) == (0, 0, 1, 1)
+    assert second.train == dict.fromkeys(CLASSES[3:], 3) and second.held_out == dict.fromkeys(CLASSES[3:], 2)
+    assert second.source == str(photos / "tuesday") and second.date > "2026" and second.seconds > 0
+    record = pt.load_model(birds).record
+    assert record.stream.task_sizes == (3, 3) and record.stream.train_counts == (3,) * 6 and record.is_open
+
+
+def test_failed_session_leaves_the_folder_as_it_was(birds, photos, tmp_path, monkeypatch):
+    before = files_of(birds)
+    shutil.copytree(photos / "tuesday", tmp_path / "photos")
+    (tmp_path / "photos" / "train" / CLASSES[4] / "03.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"03.png"):
+        learn(birds, tmp_path / "photos")
+    assert files_of(birds) == before
+
+    class Killed(BaseException):
+        """Stands for a power cut."""
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(SessionTrainer, "evaluate", killed)
+        learn(birds, photos / "tuesday")
+    assert {name: content for name, content in files_of(birds).items() if not name.startswith(".")} == before
+    learn(birds, photos / "tuesday")
+    assert list(pt.load_model(birds).classes) == CLASSES
+
+
+def test_a_session_killed_while_its_files_move_is_completed(birds, photos, tmp_path, monkeypatch):
+    """Wherever the process dies after the commit, the next use of the model finishes the session."""
+    shutil.copytree(birds, tmp_path / "other")
+    learn(tmp_path / "other", photos / "tuesday")
+    wanted = read_stored(tmp_path / "other").tensors
+    move, moves = Path.replace, []
+
+    def broken(self, target):
+        if ".session-ready" in str(self):
+            moves.append(target)
+            if len(moves) > 4:
+                raise KeyboardInterrupt
+        return move(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", broken)
+        learn(birds, photos / "tuesday")
+    found = pt.load_model(birds)
+    assert list(found.classes) == CLASSES and len(found.history) == 2
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in read_stored(birds).tensors.items())
+    assert not list(birds.glob(".session*"))
+
+
+def test_the_lock_admits_one_session_at_a_time(birds, photos):
+    with locked(birds), pytest.raises(UserError, match="another process"):
+        learn(birds, photos / "tuesday")
+
+
+def test_hold_out_is_a_share_of_each_class_and_none_of_single_images(photos, tmp_path):
+    shutil.copytree(photos / "plain", tmp_path / "photos")
+    for file in sorted((tmp_path / "photos" / CLASSES[0]).iterdir())[1:]:
+        file.unlink()
+    for file in sorted((tmp_path / "photos" / CLASSES[1]).iterdir())[2:]:
+        file.unlink()
+    session = learn(tmp_path / "model", tmp_path / "photos", method="simplecil", settings=items(**VIT), hold_out=0.4)
+    assert session.train == {CLASSES[0]: 1, CLASSES[1]: 1, **dict.fromkeys(CLASSES[2:], 3)}
+    assert session.held_out == {CLASSES[1]: 1, **dict.fromkeys(CLASSES[2:], 2)}
+    assert any(CLASSES[0] in note for note in pt.load_model(tmp_path / "model").record.notes)
+    with pytest.raises(UserError, match="hold_out"):
+        learn(tmp_path / "model", photos / "both", hold_out=1.5)
+
+
+def test_repeated_images_are_left_out(birds, photos, tmp_path):
+    shutil.copytree(photos / "tuesday", tmp_path / "photos")
+    shutil.copytree(photos / "monday" / "test" / CLASSES[0], tmp_path / "photos" / "train" / CLASSES[0])
+    session = learn(birds, tmp_path / "photos")
+    assert session.repeated == 2 and list(session.train) == CLASSES[3:]
+    with pytest.raises(UserError, match="no new image"):
+        learn(birds, photos / "tuesday")
+    shutil.copytree(photos / "monday" / "train" / CLASSES[0], tmp_path / "more" / "other")
+    with pytest.raises(UserError, match="learned as"):
+        learn(birds, tmp_path / "more")
+
+
+def test_more_images_of_a_known_class_need_a_method_that_can(photos, tmp_path):
+    learn(tmp_path / "model", photos / "monday", method="lae", settings=items(**own_settings("lae")))
+    make_images(tmp_path / "more", 1, 12)
+    before = files_of(tmp_path / "model")
+    with pytest.raises(UserError, match=r"LAE cannot learn more images of .*plda"):
+        learn(tmp_path / "model", tmp_path / "more")
+    assert files_of(tmp_path / "model") == before
+
+
+def test_method_and_settings_stay_as_created(birds, photos, world):
+    with pytest.raises(UserError, match="simplecil, not of lae"):
+        learn(birds, photos / "tuesday", method="lae")
+    with pytest.raises(UserError, match="batch_size=7"):
+        learn(birds, photos / "tuesday", settings=["batch_size=7"])
+    with pytest.raises(UserError, match="learn takes no tasks"):
+        learn(birds, photos / "tuesday", settings=["tasks=3"])
+    with pytest.raises(UserError, match="closed"):
+        learn(world.run("simplecil"), photos / "tuesday")
+    learn(birds, photos / "tuesday", method="simplecil", settings=items(**VIT))
+
+
+def test_python_api_creates_learns_saves_and_loads(photos, tmp_path):
+    model = pt.Model.create("simplecil", backbone="demo_vit", device="cpu")
+    assert model.classes == () and model.history == () and "no classes" in repr(model)
+    with pytest.raises(UserError, match="no classes yet"):
+        model.predict(photos)
+    with pytest.raises(UserError):
+        model.save(tmp_path / "birds")
+    model.learn(photos / "monday")
+    files = sorted((photos / "plain" / CLASSES[4]).iterdir())
+    model.learn({"wren": [Image.open(files[0]), *files[1:]]}, hold_out=0.25)
+    assert model.save(tmp_path / "birds") == tmp_path / "birds"
+    loaded = pt.load_model(tmp_path / "birds", device="cpu")
+    assert loaded.classes == model.classes == (*CLASSES[:3], "wren") and len(loaded.history) == 2
+    assert loaded.predict(files) == model.predict(files) and loaded.record.data.title == "birds"
+    loaded.learn({"robin": sorted((photos / "plain" / CLASSES[5]).iterdir())})
+    assert pt.load_model(tmp_path / "birds").classes[-1] == "robin"
+    with pytest.raises(UserError, match="exists"):
+        loaded.save(photos)
+
+
+def test_wrong_settings_are_refused_at_creation():
+    with pytest.raises(UserError, match="unknown method"):
+        pt.Model.create("nearest")
+    with pytest.raises(UserError, match="max_tasks"):
+        pt.Model.create("simplecil", max_tasks=0)
+
+
+def test_command_line_learns_predicts_reports_and_exports(photos, tmp_path):
+    folder = str(tmp_path / "birds")
+    status, printed = command("learn", folder, str(photos / "monday"), "--method", "simplecil", *items(**VIT))
+    assert status == 0 and "3 classes" in printed
+    assert command("learn", folder, str(photos / "tuesday"))[0] == 0
+    assert command("predict", folder, str(photos / "plain"), "--top", "2")[0] == 0
+    status, printed = command("status", str(tmp_path), "--json")
+    assert [run["state"] for run in json.loads(printed)["runs"]] == ["done"]
+    assert command("report", folder, "-o", str(tmp_path / "report"))[0] == 0
+    assert command("export", folder, "-o", str(tmp_path / "export"))[0] == 0
+    assert list(pt.load_model(tmp_path / "export").classes) == CLASSES
+    assert command("learn", folder, str(photos / "tuesday"), "--method", "lae")[0] == 2
