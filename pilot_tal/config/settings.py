@@ -33,7 +33,7 @@ class RunSettings:
     order: Annotated[str, Rule("of the classes: shuffled (by seed), head_first, tail_first, or a file of names")] = (
         "shuffled"
     )
-    backbone: Annotated[str, Rule("the ViT, by its name in timm")] = DEFAULT_BACKBONE
+    backbone: Annotated[str, Rule("a timm model, demo_vit, or one that a plugin registers")] = DEFAULT_BACKBONE
     weights: Annotated[str, Rule("hub (timm's), random, or a file (.safetensors, .pth, .npz)")] = "hub"
     img_size: Annotated[int | None, Rule("pixels of the ViT's images; null: the ViT's own", 1, 4096)] = None
     transform: Annotated[str, Rule("crops and flips", choices=TRANSFORMS)] = "pilot"

@@ -1,7 +1,10 @@
 """Which backbones work with which methods: timm models of several families, own modules, refusals."""
 
+import importlib
+
 import pytest
 import torch
+from helpers.cli import ROOT
 from helpers.images import make_images
 from torch import nn
 
@@ -168,3 +171,20 @@ def test_weights_of_the_demo_do_not_apply_to_another_backbone():
 def test_the_demo_runs_on_another_backbone(tmp_path):
     own = {"backbone": "vit_tiny_patch16_224", "weights": "random", "img_size": 32, "output": tmp_path}
     assert pt.run("simplecil", "demo_lt", quick=True, device="cpu", **own).finished
+
+
+@pytest.fixture
+def table_script(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    return importlib.import_module("backbones_table")
+
+
+def test_part_of_the_table_of_the_docs(table_script):
+    made = table_script.table(["simplecil", "l2p", "ranpac"], ["EVA-02", table_script.MODULE])
+    rows = [[part.strip() for part in line.strip("|\n").split("|")] for line in made.splitlines()[2:]]
+    assert [row[2:] for row in rows] == [["yes", "yes", "yes"], ["yes", "no", "`adapter=false`"]]
+
+
+def test_the_table_of_the_docs_has_every_backbone(table_script):
+    shown = table_script.PAGE.read_text().partition(table_script.START)[2].partition(table_script.END)[0]
+    assert [line.split(" | ")[0].strip("| ") for line in shown.splitlines()[2:]] == list(table_script.BACKBONES)

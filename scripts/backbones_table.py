@@ -1,0 +1,84 @@
+"""Makes the method × backbone table of docs/backbones.md: every pair is run for a few steps with random weights.
+
+python scripts/backbones_table.py           # all pairs, writes the table into the page
+python scripts/backbones_table.py --quick   # three backbones, prints the table
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from torch import nn
+
+import pilot_tal as pt
+from pilot_tal.backbone.load import register_backbone
+
+PAGE = Path(__file__).parents[1] / "docs" / "backbones.md"
+START, END = "<!-- table: scripts/backbones_table.py -->\n", "<!-- end of table -->\n"
+MODULE = "an nn.Module"
+# Family: a timm model of it, small, and the side of the images, small too.
+BACKBONES = {
+    "ViT, DeiT, DINO, MAE": ("deit_tiny_patch16_224", 32),
+    "DeiT, distilled": ("deit_tiny_distilled_patch16_224", 32),
+    "DINOv2 with registers": ("vit_small_patch14_reg4_dinov2", 28),
+    "DINOv3": ("vit_tiny_patch16_dinov3_qkvb", 32),
+    "EVA-02": ("eva02_tiny_patch14_224", 28),
+    "CLIP ViT": ("vit_base_patch32_clip_224", 64),
+    "SigLIP": ("vit_base_patch32_siglip_256", 64),
+    "BEiT": ("beit_base_patch16_224", 32),
+    "Swin": ("swin_tiny_patch4_window7_224", 56),
+    "ConvNeXt": ("convnext_atto", 64),
+    "ResNet": ("resnet10t", 64),
+    MODULE: (MODULE, 16),
+}
+QUICK = ("ViT, DeiT, DINO, MAE", "EVA-02", "ResNet")
+SMALL = {"classes": 6, "tasks": 2, "n_max": 6, "n_min": 2, "batch_size": 4, "device": "cpu", "threads": 1}
+
+
+def works(method: str, backbone: str, img_size: int, **settings: object) -> bool:
+    """Whether a method trains on a backbone for a few steps; False if it refuses the backbone."""
+    own = {"backbone": backbone, "img_size": img_size} | ({} if backbone == MODULE else {"weights": "random"})
+    with tempfile.TemporaryDirectory() as output:
+        try:
+            pt.run(method, "demo_lt", quick=True, output=output, **own, **SMALL, **settings)
+        except pt.UserError as error:
+            if "ViT with a CLS token" not in str(error):
+                raise
+            return False
+    return True
+
+
+def cell(method: str, backbone: str, img_size: int) -> str:
+    """`yes`, `no`, or the setting with which it works."""
+    if works(method, backbone, img_size):
+        return "yes"
+    if method == "ranpac" and works(method, backbone, img_size, adapter=False):
+        return "`adapter=false`"
+    return "no"
+
+
+def table(methods: list[str], families: list[str]) -> str:
+    """The table in Markdown."""
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    register_backbone(lambda: network, MODULE)
+    rows = [["backbone", "tested as", *methods], ["---"] * (len(methods) + 2)]
+    for family in families:
+        name, size = BACKBONES[family]
+        rows.append([family, f"`{name}`" if name != MODULE else "", *(cell(m, name, size) for m in methods)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> None:
+    """Writes or prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three backbones; print the table")
+    quick = parser.parse_args().quick
+    made = table(pt.list_methods(), list(QUICK if quick else BACKBONES))
+    print(made)
+    if not quick:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
+        PAGE.write_text(before + START + made + END + rest.partition(END)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
