@@ -20,14 +20,12 @@ from pilot_tal.config.grid import make_plan
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import DataConfig, LossConfig, Machine, RunConfig, RunSettings
 from pilot_tal.engine.callbacks import Callback
-from pilot_tal.engine.checkpoint import Checkpoint
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Display, DisplayLine
-from pilot_tal.engine.shared import choose_device, load_shared
-from pilot_tal.engine.trainer import Trainer
-from pilot_tal.learners import LEARNERS, Learner
+from pilot_tal.learners import LEARNERS
 from pilot_tal.model.load import find_vit, weights_source
 from pilot_tal.model.photos import HELD_OUT, TRAIN, Photo, Photos, find_photos, split_photos, without_repeated
+from pilot_tal.model.session_trainer import closed_forms, is_closed_form, trainer_for
 from pilot_tal.model.sessions import (
     History,
     Session,
@@ -43,8 +41,6 @@ from pilot_tal.record.lock import Lock, locked
 from pilot_tal.record.run_dir import RECORD, RESULT, read_run_record, read_sealed, write_sealed
 from pilot_tal.record.run_record import RunRecord, short_hash
 from pilot_tal.schema import build, settings_of
-from pilot_tal.stream.batches import Batches
-from pilot_tal.stream.task import TaskInfo
 from pilot_tal.version import __version__
 
 DEFAULT_METHOD, HOLD_OUT, MAX_TASKS, MAX_CLASSES = "plda", 0.2, 20, 1000
@@ -129,11 +125,13 @@ def _learn(
     if place.machine.threads is not None:
         torch.set_num_threads(place.machine.threads)
     _check_classes(place, session, photos)
-    shared_vit = _load_vit(place)
+    vit = _load_vit(place)
     with staged_session(place.folder, lock) as staged, display:
         data = _data(place, photos, staged)
+        photos = sorted(photos, key=lambda photo: data.class_names.index(photo.label))  # as the trainer keeps them
+        kept = [photo.name for photo in place.history.held_out]
         record = _extended(place, session, photos, data)
-        trainer = SessionTrainer(place, data, record, staged, shared_vit)
+        trainer = trainer_for(place.config, place.machine, data, record, staged, vit, kept)
         session = replace(session, task=record.num_tasks - 1)
         if place.record is not None:
             write_sealed(staged / RECORD, record.plain())
@@ -220,10 +218,10 @@ def _check_classes(place: Place, session: Session, photos: list[Photo]) -> None:
     names = place.record.stream.class_names if place.record else ()
     known = [label for label in session.train if label in names]
     title = LEARNERS[place.config.method].title
-    if known:
+    if known and not is_closed_form(place.config.method):
         raise UserError(
             f"{title} cannot learn more images of {known[0]!r}, a class of an earlier session, without the images of "
-            "that session; leave the class out, or make a model of a method that can: plda"
+            f"that session; leave the class out, or create a model of a method that can: {', '.join(closed_forms())}"
         )
     untrained = [label for label in session.held_out if label not in (*session.train, *names)]
     if untrained:
@@ -249,10 +247,11 @@ def _data(place: Place, photos: list[Photo], staged: Path) -> LongTailedSet:
 
     old = place.record.stream.class_names if place.record else ()
     names = [*old, *dict.fromkeys(photo.label for photo in photos if photo.label not in old)]
-    rows = [(str(kept_file(staged, photo)), photo, "test") for photo in place.history.held_out]
+    copied = not is_closed_form(place.config.method)
+    rows = [(str(kept_file(staged, photo)), photo, "test") for photo in place.history.held_out if copied]
     for photo in photos:
         file = photo.file.absolute()
-        if photo.split == HELD_OUT:
+        if copied and photo.split == HELD_OUT:
             file = kept_file(staged, photo)
             file.parent.mkdir(exist_ok=True)
             shutil.copyfile(photo.file, file)
@@ -310,35 +309,12 @@ def _extended(place: Place, session: Session, photos: list[Photo], data: LongTai
 def _held_out_note(place: Place, photos: list[Photo], classes: list[str]) -> str:
     having = {photo.label for photo in [*place.history.held_out, *photos] if photo.split == HELD_OUT}
     without = [label for label in classes if label not in having]
-    kept = "Held-out images of all sessions are kept in the model's folder and predicted after each session."
+    what = "by their features, which never change" if is_closed_form(place.config.method) else "as copies"
+    kept = f"Held-out images of all sessions are kept in the model's folder {what}, and predicted after each session."
     if not without:
         return kept
     more = f" and {len(without) - 5} more" if len(without) > 5 else ""
     return f"{kept} Classes without a held-out image, so without an accuracy: {', '.join(without[:5])}{more}."
-
-
-class SessionTrainer(Trainer):
-    """Runs the one task of a session on the images that it has."""
-
-    def __init__(self, place: Place, data: LongTailedSet, record: RunRecord, path: Path, vit: FrozenBackbone):
-        device = choose_device(place.machine.device)
-        shared = load_shared(place.config, place.machine, data, device, vit)
-        super().__init__(place.config, place.machine, shared, record, path)
-        self.names = data.frame["name"].tolist()
-
-    def statistics_batches(self, task: TaskInfo) -> Batches:
-        """All training images of the session, also those of known classes."""
-        return self._batches(self.train, 0, task.stop, self.test_transform)
-
-    def restore(self, learner: Learner, checkpoint: Checkpoint) -> None:
-        """Also takes up a learner of a smaller capacity: its classifier keeps the rows that it has."""
-        state = dict(checkpoint.learner)
-        learner.grow_to(state["stops"].tolist())
-        for name, own in learner.named_tensors().items():
-            rows = state.get(name, own)
-            if rows.shape != own.shape and rows.shape[1:] == own.shape[1:] and len(rows) < len(own):
-                state[name] = torch.cat((rows, own[len(rows) :].detach().cpu()))
-        super().restore(learner, replace(checkpoint, learner=state))
 
 
 def _counts(photos: list[Photo], split: str) -> dict[str, int]:
