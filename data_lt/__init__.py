@@ -1,7 +1,7 @@
 """Long-tailed training sets from the images a user has on disk."""
 
 from data_lt.cards import CARDS, DatasetCard, register
-from data_lt.laws import LAWS, exponential_counts, pareto_counts
+from data_lt.laws import LAWS, density_counts, exponential_counts, pareto_counts
 from data_lt.manifest import Manifest, load_manifest, read_manifest
 from data_lt.prepare import LongTailedSet, MissingImages, manifest_from_lists, prepare
 
@@ -12,6 +12,7 @@ __all__ = [
     "LongTailedSet",
     "Manifest",
     "MissingImages",
+    "density_counts",
     "exponential_counts",
     "load_manifest",
     "manifest_from_lists",

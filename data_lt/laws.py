@@ -10,11 +10,12 @@ from data_lt.errors import UserError, unknown_name
 LAWS = {
     "profile": "Pareto, its deterministic median-rank profile",
     "draw": "Pareto, a seeded random draw as in Places-LT and ImageNet-LT",
+    "density": "Pareto density on a grid up to its 99 % quantile, from n_max and the shape alone",
     "exponential": "geometric from n_max down to n_min, as in CIFAR-LT",
     "none": "n_max images in every class",
     "natural": "all images that are not test images",
 }
-PARETO = ("profile", "draw")  # the laws that have a shape
+PARETO = ("profile", "draw", "density")  # the laws that have a shape
 SHAPES = (0.1, 1000.0)  # below, the draw overflows; above, the profile no longer changes
 MOST_CLASSES, MOST_IMAGES = 10**6, 10**9
 
@@ -45,6 +46,17 @@ def pareto_counts(
     return [n_min + math.floor(span * value / x[0] + 1e-9) for value in x]
 
 
+def density_counts(num_classes: int, n_max: int, shape: float = 6.0) -> list[int]:
+    """Class counts ⌈n_max · x^-(shape + 1)⌉ for x on a grid from 1 to 100^(1 / shape), largest first.
+
+    Shape 6, 101 classes and 750 images give the counts of a published list of Food101-LT (11,153 images).
+    """
+    _check(num_classes, n_max, 1, shape)
+    step = (100 ** (1 / shape) - 1) / max(num_classes - 1, 1)
+    # 1e-9 as above; a count below it is that of a density that vanishes
+    return [max(1, math.ceil(n_max * (1 + k * step) ** -(shape + 1) - 1e-9)) for k in range(num_classes)]
+
+
 def exponential_counts(num_classes: int, n_max: int, n_min: int) -> list[int]:
     """CIFAR-LT's quotas n_k = n_max · (n_min / n_max)^(k / (C - 1)), k = 0…C-1, largest first."""
     _check(num_classes, n_max, n_min, 1.0)
@@ -62,6 +74,8 @@ def quotas(law: str, num_classes: int, n_max: int | None, n_min: int, shape: flo
         return pareto_counts(num_classes, n_max, n_min, shape)
     if law == "draw":
         return pareto_counts(num_classes, n_max, n_min, shape, draw_seed=seed)
+    if law == "density":
+        return density_counts(num_classes, n_max, shape)
     if law == "exponential":
         return exponential_counts(num_classes, n_max, n_min)
     if law == "none":

@@ -141,6 +141,8 @@ def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bo
     law = given.get("law", base.law)
     if law == "natural" and (sizes := given.keys() & {"n_max", "n_min", "shape"}):
         raise UserError(f"law=natural keeps every image that is not a test image; leave out {', '.join(sorted(sizes))}")
+    if law == "density" and "n_min" in given:
+        raise UserError("law=density follows from n_max and shape; leave n_min out")
     if "shape" in given and law not in PARETO:
         raise UserError(f"shape is one of the Pareto laws {', '.join(PARETO)}, but law={law} is none; leave shape out")
     if law == "none":  # the largest balanced set, not the card's largest class

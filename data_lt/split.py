@@ -26,7 +26,7 @@ class Recipe:
     """All that a split depends on besides the images.
 
     `n_max=None` means the largest that the pools allow. `rho`, the imbalance n_max / n_min, sets `n_min` and is gone
-    as soon as n_max is known. With the law `natural`, n_max and n_min say what the images gave.
+    as soon as n_max is known. With the laws `natural` and `density`, n_min is what comes out.
     """
 
     law: str = "profile"
@@ -42,12 +42,14 @@ class Recipe:
         if self.test_per_class != ALL:
             check_count("test_per_class", self.test_per_class)
         if self.rho is not None:
-            if self.law in ("none", "natural"):
-                raise UserError(f"rho shapes a tail, but law={self.law} shapes none; leave rho out")
+            if self.law in ("none", "natural", "density"):
+                raise UserError(f"law={self.law} does not use rho; leave rho out")
             n_min = smallest_class(MOST_IMAGES if self.n_max is None else self.n_max, self.rho)
             if self.n_max is not None:
                 object.__setattr__(self, "n_min", n_min)
                 object.__setattr__(self, "rho", None)
+        if self.law == "density" and self.n_max is not None:
+            object.__setattr__(self, "n_min", quotas("density", 2, self.n_max, 1, self.shape)[-1])
         law = "none" if self.law == "natural" else self.law
         quotas(law, 1, self.n_min if self.n_max is None else self.n_max, self.n_min, self.shape)
         # One spelling of a number (6 and 6.0, NumPy's and Python's): equal recipes give equal manifests.
@@ -210,7 +212,7 @@ def largest_n_max(pools: Mapping[str, int], recipe: Recipe) -> int | None:
         return all(quota <= size for quota, size in zip(wanted, ranked, strict=True))
 
     least = recipe.n_min if recipe.rho is None else math.ceil(recipe.rho)
-    low, high = (1 if recipe.law == "none" else least), ranked[0]
+    low, high = (1 if recipe.law in ("none", "density") else least), ranked[0]
     if low > high or not fits(low):
         return None
     while low < high:  # every law's quotas grow with n_max, so what fits is an interval

@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp
 
 from data_lt import CARDS, exponential_counts, pareto_counts
 from data_lt.errors import UserError
-from data_lt.laws import SHAPES, quotas, smallest_class
+from data_lt.laws import LAWS, SHAPES, density_counts, quotas, smallest_class
 from data_lt.options import DataOptions
 from data_lt.prepare import make_recipe
 
@@ -66,6 +66,18 @@ def test_cifar100_lts_counts_are_those_of_ldams_code(rho, total):
     assert (recipe == make_recipe(card)) == (rho == 100)
 
 
+def test_density_gives_a_published_food101_lt():
+    counts = density_counts(101, 750, 6)
+    assert (sum(counts), counts[0], counts[-1], len(counts)) == (11_153, 750, 4, 101)
+    grid = np.linspace(1, 100 ** (1 / 6), 101)
+    assert counts == np.ceil(750 * grid**-7.0).astype(int).tolist()
+    recipe = make_recipe(CARDS["food101_lt"], DataOptions(law="density"))
+    assert recipe.quotas(101) == counts and recipe.n_min == 4
+    for wrong, words in (({"n_min": 5}, "leave n_min out"), ({"rho": 150}, "leave rho out")):
+        with pytest.raises(UserError, match=words):
+            make_recipe(CARDS["food101_lt"], DataOptions(law="density", **wrong))
+
+
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
 def test_rho_sets_the_smallest_class(one, other):
     n_max, rho = max(one, other), min(one, other)
@@ -84,12 +96,17 @@ sizes = st.tuples(st.integers(1, 300), st.integers(1, 500), st.integers(1, 500))
 )
 
 
-@given(sizes, st.floats(0.5, 12), st.sampled_from(["profile", "draw", "exponential", "none"]), st.integers(0, 99))
+@given(
+    sizes,
+    st.floats(0.5, 12),
+    st.sampled_from([law for law in LAWS if law != "natural"]),
+    st.integers(0, 99),
+)
 def test_every_law_stays_in_its_bounds_and_is_sorted(size, shape, law, seed):
     num_classes, n_max, n_min = size
     counts = quotas(law, num_classes, n_max, n_min, shape, seed)
     assert len(counts) == num_classes and counts[0] == n_max
-    assert counts == sorted(counts, reverse=True) and counts[-1] >= n_min
+    assert counts == sorted(counts, reverse=True) and counts[-1] >= (1 if law == "density" else n_min)
     assert counts == quotas(law, num_classes, n_max, n_min, shape, seed)
 
 

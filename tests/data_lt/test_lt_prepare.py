@@ -466,7 +466,7 @@ def test_wrong_names_and_roots_without_the_dataset(tmp_path):
         ({"rho": 10, "n_min": 4}, "rho = n_max / n_min sets n_min; give one of the two"),
         ({"rho": 0.5}, "rho must be from 1 to"),
         ({"law": "natural", "n_max": 4}, "law=natural keeps every image .*; leave out n_max"),
-        ({"law": "natural", "rho": 2}, "law=natural shapes none; leave rho out"),
+        ({"law": "natural", "rho": 2}, "law=natural does not use rho; leave rho out"),
         ({"folder": "a" * 300}, "folder cannot be a path"),
         ({"folder": ""}, "folder is empty"),
         ({"manifest": "a" * 300}, "manifest cannot be a path"),
