@@ -123,9 +123,10 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
     merged = {**usual, **({"tuned_epoch": QUICK_EPOCHS} if quick else {}), **values}
     if (values.get("init_cls") is None) != (values.get("increment") is None):
         raise UserError("init_cls and increment go together; give both, or tasks alone")
-    if values.get("init_cls") is not None:
-        if "tasks" in values:
-            raise UserError("init_cls and increment take the place of tasks; give them, or tasks alone")
+    ways = [key for key in ("tasks", "init_cls", "task_sizes") if values.get(key) is not None]
+    if len(ways) > 1:
+        raise UserError("tasks, init_cls with increment, and task_sizes each set the tasks; give one of them")
+    if ways not in ([], ["tasks"]):
         merged["tasks"] = None
     settings = _built(RunSettings, merged)
     data, method_config = _built(DataConfig, merged), _built(LEARNERS[method].config_class, merged)

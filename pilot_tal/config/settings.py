@@ -30,6 +30,12 @@ class RunSettings:
     tasks: Annotated[int | None, Rule("tasks of equally many classes; 1 is joint training", 1, 100_000)] = 5
     init_cls: Annotated[int | None, Rule("classes of the first task, in place of tasks", 1, 100_000)] = None
     increment: Annotated[int | None, Rule("classes of each further task, with init_cls", 1, 100_000)] = None
+    task_sizes: Annotated[
+        tuple[int, ...] | None, Rule("classes of each task, such as 20,5,10, in place of tasks", 1, 100_000, shortest=1)
+    ] = None
+    task_rho: Annotated[
+        float, Rule("classes of the last task are rarer by this factor, those between by less", 1, 1e6)
+    ] = 1.0
     order: Annotated[str, Rule("of the classes: shuffled (by seed), head_first, tail_first, or a file of names")] = (
         "shuffled"
     )

@@ -122,8 +122,8 @@ def run_arguments(config: RunConfig, machine: Machine, plugins: tuple[str, ...] 
     usual = {**defaults(config.method, config.dataset), **defaults_of(type(config.data))}
     if config.quick:
         usual["tuned_epoch"] = QUICK_EPOCHS
-    if config.settings.init_cls is not None:
-        usual["tasks"] = None  # whose place init_cls and increment have taken
+    if config.settings.tasks is None:
+        usual["tasks"] = None  # init_cls with increment or task_sizes took its place
     if config.loss.name != NO_LOSS:
         usual |= {f"{config.loss.name}.{key}": value for key, value in defaults_of(LOSSES[config.loss.name]).items()}
     changed = {key: value for key, value in _flat(config).items() if value != usual.get(key)}

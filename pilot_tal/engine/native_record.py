@@ -20,7 +20,7 @@ from pilot_tal.record.run_record import (
     RunRecord,
     StreamRecord,
 )
-from pilot_tal.stream.tasks import ORDERS, class_order, equal_tasks, incremental_tasks
+from pilot_tal.stream.tasks import ORDERS, class_order, equal_tasks, given_tasks, imbalanced_counts, incremental_tasks
 
 
 def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
@@ -32,6 +32,7 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
     training = (data.frame["split"] == "train").to_numpy()
     counts = np.bincount(data.frame["label"].to_numpy()[training], minlength=len(names)).tolist()
     order = class_order(settings.order, config.seed, names, counts)
+    sizes = _task_sizes(config, len(names))
     return RunRecord(
         engine=EngineRecord("native", "native"),
         method=MethodRecord(
@@ -50,10 +51,11 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
             transform=settings.transform,
             normalize=statistics_text(statistics),
             order=settings.order if settings.order in ORDERS else file_fingerprint(settings.order),
-            task_sizes=tuple(_task_sizes(config, len(names))),
+            task_sizes=tuple(sizes),
             class_names=tuple(names[original] for original in order),
             class_order=tuple(order),
-            train_counts=tuple(counts[original] for original in order),
+            train_counts=tuple(imbalanced_counts(sizes, [counts[original] for original in order], settings.task_rho)),
+            task_rho=settings.task_rho,
         ),
         quick=config.quick,
         changed=dict(config.changed),
@@ -71,6 +73,8 @@ def _notes(config: RunConfig, statistics: Statistics | None) -> Iterator[str]:
 
 def _task_sizes(config: RunConfig, classes: int) -> list[int]:
     settings = config.settings
+    if settings.task_sizes is not None:
+        return given_tasks(classes, settings.task_sizes)
     if settings.init_cls is None or settings.increment is None:
         return equal_tasks(classes, settings.tasks or 1)
     return incremental_tasks(classes, settings.init_cls, settings.increment)

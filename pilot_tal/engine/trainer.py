@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,10 @@ class Trainer:
         frame = self.shared.data.frame
         labels = np.argsort(self.record.stream.class_order)[frame["label"].to_numpy()]
         training = (frame["split"] == "train").to_numpy()
-        self.train = _by_label(labels, training)
+        counts = self.record.stream.train_counts
+        self.train = [
+            _some(found, n, frame["path"]) for found, n in zip(_by_label(labels, training), counts, strict=True)
+        ]
         self.test = _by_label(labels, ~training, QUICK_TEST_IMAGES if self.config.quick else None)
 
     def execute(self, line: Line, callbacks: Sequence[Callback] = ()) -> Path:
@@ -284,6 +287,14 @@ def _by_label(labels: np.ndarray, chosen: np.ndarray, limit: int | None = None) 
     """Indices of the chosen images of each label, in the order of the list."""
     classes = int(labels.max()) + 1
     return [np.flatnonzero(chosen & (labels == label)).tolist()[:limit] for label in range(classes)]
+
+
+def _some(indices: list[int], count: int, paths: Sequence[str]) -> list[int]:
+    """`count` of the images, by a choice that depends on their class and file names alone."""
+    if count == len(indices):
+        return indices
+    keys = {index: derive_seed("task_rho", *PurePosixPath(paths[index]).parts[-2:]) for index in indices}
+    return sorted(sorted(indices, key=keys.__getitem__)[:count])
 
 
 def _refuse_divergence(task: int, steps: list[dict[str, Any]], learner: Learner) -> None:

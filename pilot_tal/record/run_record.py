@@ -66,7 +66,8 @@ class BackboneRecord:
 class StreamRecord:
     """Images on their way to the ViT, and classes on theirs through the tasks.
 
-    Lists over classes are in the order of the labels after the class order was applied.
+    Lists over classes are in the order of the labels after the class order was applied. `task_rho` is the factor by
+    which the classes of the last task were made rarer; `train_counts` are those after that.
     """
 
     transform: str
@@ -76,6 +77,7 @@ class StreamRecord:
     class_names: tuple[str, ...]
     class_order: tuple[int, ...]
     train_counts: tuple[int, ...]
+    task_rho: float = 1.0
 
     def __post_init__(self):
         if not self.task_sizes or min(self.task_sizes) < 1:
@@ -140,6 +142,7 @@ class RunRecord:
             **{key: getattr(self.backbone, key) for key in ("weights", "img_size", "precision")},
             "backbone": self.backbone.name,
             **{key: getattr(self.stream, key) for key in ("transform", "normalize", "order")},
+            **({"task_rho": self.stream.task_rho} if self.stream.task_rho != 1 else {}),
             "data": self.data.checksum,
             "quick": self.quick,
             **self.method.settings,
@@ -168,7 +171,8 @@ class RunRecord:
         made = (self.engine.name, self.method.name, self.method.fidelity, self.loss.name, self.loss.options)
         if self.is_open:
             return short_hash([made, self.seed])
-        return short_hash([made, self.seed, self.data.name, self.data.checksum, asdict(self.stream)])
+        stream = {key: value for key, value in asdict(self.stream).items() if (key, value) != ("task_rho", 1.0)}
+        return short_hash([made, self.seed, self.data.name, self.data.checksum, stream])  # as before task_rho existed
 
     def plain(self) -> dict[str, Any]:
         """Plain values, for a file."""

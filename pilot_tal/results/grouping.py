@@ -60,7 +60,9 @@ def make_study(runs: Sequence[Run], left_out: Iterable[str] = ()) -> Study:
     remarks = list(left_out)
     for run in runs:
         record, data = run.record, _data(run.record)
-        key = (record.data.name, record.method.name, record.stream.task_sizes, record.method.fidelity, data)
+        rho = record.stream.task_rho  # with which the counts of a class depend on its task, and so on the seed
+        images = data if rho == 1 else (rho, record.data.checksum)
+        key = (record.data.name, record.method.name, record.stream.task_sizes, record.method.fidelity, images)
         group = groups.setdefault(key, Group(record, data))
         shared, own = _values(record)
         identity = (record.engine.name, record.loss.name, shared, own)

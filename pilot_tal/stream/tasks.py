@@ -1,5 +1,6 @@
 """The stream of tasks: class order by seed, and tasks of disjoint classes."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,6 +70,30 @@ def incremental_tasks(num_classes: int, init_cls: int, increment: int) -> list[i
     if sum(sizes) < num_classes:
         sizes.append(num_classes - sum(sizes))
     return sizes
+
+
+def given_tasks(num_classes: int, sizes: Sequence[int]) -> list[int]:
+    """Sizes that a user listed, which must cover every class."""
+    if sum(sizes) != num_classes:
+        raise UserError(
+            f"task_sizes has {sum(sizes)} classes in all, but there are {num_classes}; "
+            "change a size, or choose as many classes with classes="
+        )
+    return list(sizes)
+
+
+def imbalanced_counts(task_sizes: Sequence[int], counts: Sequence[int], task_rho: float) -> list[int]:
+    """Training counts by new label where the classes of later tasks are rarer.
+
+    A class of task t of T keeps the share task_rho^(-t / (T - 1)) of its images, rounded down, and at least one: all
+    of them in the first task (t = 0), 1 / task_rho in the last.
+    """
+    if task_rho == 1:
+        return list(counts)
+    if len(task_sizes) == 1:
+        raise UserError("task_rho makes later tasks rarer and needs at least two tasks; leave it out")
+    shares = [task_rho ** (-task / (len(task_sizes) - 1)) for task, size in enumerate(task_sizes) for _ in range(size)]
+    return [max(1, math.floor(count * share + 1e-9)) for count, share in zip(counts, shares, strict=True)]
 
 
 def make_tasks(task_sizes: Sequence[int], train_counts: Sequence[int]) -> list[TaskInfo]:

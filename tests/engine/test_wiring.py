@@ -93,6 +93,16 @@ def test_only_training_images_are_trained_on_each_once_an_epoch(seen):
     assert next(observed, None) is None
 
 
+def test_task_rho_leaves_out_images_of_later_tasks(seen, images, tmp_path):
+    rare = Seen(tmp_path, images, "loss=spy_loss", "task_rho=3", "seed=7")
+    train, _ = split_of(seen)
+    kept = {n for entry in rare.all("observe") for n in entry["images"]}
+    counts = [sum(rare.class_of[n] == label for n in kept) for label in range(CLASSES)]
+    whole = seen.record.stream.train_counts
+    assert counts == list(rare.record.stream.train_counts) == [*whole[:3], *(max(1, n // 3) for n in whole[3:])]
+    assert kept < train and rare.record.name != seen.record.name
+
+
 def test_every_epoch_shuffles_and_crops_anew(seen):
     first, second = seen.all("observe")[:3], seen.all("observe")[3:6]
     assert [b["images"] for b in first] != [b["images"] for b in second]

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 
 from data_lt.errors import UserError
-from pilot_tal.stream.tasks import class_order, equal_tasks, incremental_tasks, make_tasks
+from pilot_tal.stream.tasks import (
+    class_order,
+    equal_tasks,
+    given_tasks,
+    imbalanced_counts,
+    incremental_tasks,
+    make_tasks,
+)
 
 
 def shuffled(classes, seed):
@@ -96,3 +103,16 @@ def test_impossible_splits_are_refused(split, sentence):
 def test_tasks_own_consecutive_labels():
     tasks = make_tasks([2, 1], [9, 8, 7])
     assert [(t.first, t.stop, t.counts) for t in tasks] == [(0, 2, (9, 8)), (2, 3, (7,))]
+
+
+def test_given_tasks_must_cover_every_class():
+    assert given_tasks(35, (20, 5, 10)) == [20, 5, 10]
+    with pytest.raises(UserError, match="task_sizes has 35 classes in all, but there are 40"):
+        given_tasks(40, (20, 5, 10))
+
+
+def test_later_tasks_are_rarer_by_task_rho():
+    assert imbalanced_counts([1, 2, 1], [40, 40, 3, 40], 16) == [40, 10, 1, 2]
+    assert imbalanced_counts([2, 1], [7, 5, 9], 1) == [7, 5, 9]
+    with pytest.raises(UserError, match="at least two tasks"):
+        imbalanced_counts([3], [7, 5, 9], 2)
