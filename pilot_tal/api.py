@@ -59,6 +59,7 @@ def run(
     Raises:
         UserError: a setting is wrong, images or weights are missing, or the training failed.
     """
+    from pilot_tal.config.grid import run_config
     from pilot_tal.record.run_dir import load_run
 
     plan = run_config(method, dataset, settings_items(loss=loss, seed=seed, **settings), quick)
@@ -71,6 +72,7 @@ def compare(
     *,
     losses: Names | None = None,
     seeds: int | Sequence[int] | None = None,
+    references: Names | None = None,
     quick: bool = False,
     callbacks: "Sequence[Callback]" = (),
     **settings: Any,
@@ -83,8 +85,9 @@ def compare(
     Args:
         methods: One or more methods, or "all".
         datasets: One or more datasets, or "all" (the three of the paper).
-        losses: One or more losses; None: the default of `pilot-tal compare`.
+        losses: One or more losses; None: ce, tal and tal_auto.
         seeds: One or more seeds; None: 1993, 1994 and 1995.
+        references: Training-free methods to run beside one that trains, or "none"; None: simplecil and plda.
         quick: Smoke test of a few steps.
         callbacks: Called during training, in the process that trains.
         **settings: Further settings; a list of values is a grid.
@@ -97,34 +100,44 @@ def compare(
     """
     from pilot_tal.config.grid import make_plan
 
-    items = settings_items(losses=losses, seeds=seeds, **settings)
+    items = settings_items(losses=losses, seeds=seeds, references=references, **settings)
     outcome = launch(make_plan(_typed(methods), _typed(datasets), items, quick), callbacks)
     if len(outcome.failed) == len(outcome.paths):
         raise UserError(f"every run failed; the first: {outcome.failed[0].failure}")
-    begun = [path for path in outcome.paths if (path / "run.json").is_file()]
-    return load_runs(begun)
+    return study_of([path for path in outcome.paths if (path / "run.json").is_file()], outcome.plan.baseline)
 
 
-def load_runs(paths: str | Path | Iterable[str | Path]) -> "Study":
+def load_runs(paths: str | Path | Iterable[str | Path], baseline: str = "ce") -> "Study":
     """Reads run directories, or folders of them, native or upstream, as one study.
 
+    Args:
+        paths: Run directories, or folders of them.
+        baseline: Loss that the study compares the others with.
+
     Raises:
-        UserError: there is no run, or a file of one is damaged.
+        UserError: there is no run, a file of one is damaged, or none was trained with the baseline.
     """
     from pilot_tal.results import load_study
 
-    return load_study([paths] if isinstance(paths, (str, Path)) else list(paths))
+    return load_study([paths] if isinstance(paths, (str, Path)) else list(paths), baseline)
 
 
-def report(runs: "Study | str | Path | Iterable[str | Path]", folder: str | Path = "report") -> Path:
+def report(
+    runs: "Study | str | Path | Iterable[str | Path]", folder: str | Path = "report", baseline: str = "ce"
+) -> Path:
     """Writes the report page on a study or on run directories, with its tables and plots beside it.
+
+    Args:
+        runs: A study, which has its own baseline; or run directories, or folders of them.
+        folder: Folder of the page.
+        baseline: Loss that the page compares the others with.
 
     Returns:
         The page, `folder/index.html`.
     """
     from pilot_tal.results import build_report
 
-    return build_report([runs] if isinstance(runs, (str, Path)) else runs, folder)
+    return build_report([runs] if isinstance(runs, (str, Path)) else runs, folder, baseline)
 
 
 def list_methods() -> list[str]:
@@ -189,20 +202,6 @@ def create_loss(name: str, **options: Any) -> "nn.Module":
     return build_loss(name, **options)
 
 
-def run_config(method: str, dataset: str, items: Iterable[str], quick: bool = False) -> "Plan":
-    """The plan of exactly one run, from `key=value` settings.
-
-    Raises:
-        UserError: a setting is wrong, or a list makes several runs of it.
-    """
-    from pilot_tal.config.grid import make_plan
-
-    plan = make_plan(method, dataset, items, quick, losses=("tal",), seeds=(1993,))
-    if len(plan.runs) != 1:
-        raise UserError(f"run takes one value of each setting, got {len(plan.runs)} runs; use compare")
-    return plan
-
-
 def launch(plan: "Plan", callbacks: "Sequence[Callback]" = ()) -> "Outcome":
     """Trains the runs of a plan and shows progress on standard error, or below the cell of a notebook."""
     from pilot_tal.display import make_display
@@ -212,8 +211,8 @@ def launch(plan: "Plan", callbacks: "Sequence[Callback]" = ()) -> "Outcome":
 
 
 def settings_items(**settings: Any) -> list[str]:
-    """Keyword arguments as `key=value`; None is left out for `loss`, `losses` and `seeds`."""
-    named = ("loss", "losses", "seeds")
+    """Keyword arguments as `key=value`; None is left out for those that have a default of their own."""
+    named = ("loss", "losses", "seeds", "references")
     return [f"{key}={_typed(value)}" for key, value in settings.items() if value is not None or key not in named]
 
 
@@ -229,10 +228,18 @@ def _typed(value: Any) -> str:
     return as_typed(value)
 
 
-def write_slurm_report(paths: Sequence[str], folder: str) -> None:
+def study_of(paths: Sequence[Path], baseline: str) -> "Study":
+    """The study of runs just launched; with the default baseline if every run with the one asked for failed."""
+    try:
+        return load_runs(paths, baseline)
+    except UserError:
+        return load_runs(paths)
+
+
+def write_slurm_report(paths: Sequence[str], folder: str, baseline: str = "ce") -> None:
     """The last job of a study on SLURM: the report on the runs that are finished by then."""
     from pilot_tal.record.run_dir import is_finished
 
-    finished = [path for path in paths if is_finished(Path(path))]
+    finished = [Path(path) for path in paths if is_finished(Path(path))]
     if finished:
-        report(finished, folder)
+        report(study_of(finished, baseline), folder)

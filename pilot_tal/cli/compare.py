@@ -1,5 +1,6 @@
 """`pilot-tal compare`: losses side by side on the same seeds, and the report."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,8 +31,10 @@ def compare(
     commands: Commands = False,
     slurm: Slurm = False,
 ) -> None:
-    """Train METHOD on DATASET with each loss on each seed (default ce and tal, seeds 1993 to 1995) and report.
+    """Train METHOD on DATASET with each loss on each seed and report.
 
+    By default with ce, tal and tal_auto on seeds 1993 to 1995, and beside them the training-free methods simplecil and
+    plda (losses=, seeds=, references=none).
     Methods, datasets and any setting accept a comma-separated list. The runs use all cores or GPUs of this machine
     (jobs=, gpus=), or SLURM. Interrupted runs resume after their last finished task; finished ones are not trained
     again.
@@ -56,7 +59,7 @@ def compare(
         from pilot_tal.engine.launch_slurm import submit
 
         report = _report_folder(method, dataset, [cell.path for cell in Cells(plan).all()])
-        submit(plan, for_slurm, report, api.write_slurm_report, typer.echo, dry_run)
+        submit(plan, for_slurm, report, partial(api.write_slurm_report, baseline=plan.baseline), typer.echo, dry_run)
         return
     if dry_run:
         show_plan(plan)
@@ -65,7 +68,9 @@ def compare(
         outcome = api.launch(plan)
     failed = {cell.path for cell in outcome.failed}
     _write_report(
-        [path for path in outcome.paths if path not in failed], _report_folder(method, dataset, outcome.paths)
+        [path for path in outcome.paths if path not in failed],
+        _report_folder(method, dataset, outcome.paths),
+        plan.baseline,
     )
     _name_failures(outcome)
 
@@ -108,12 +113,13 @@ def _report_folder(method: str, dataset: str, paths: list[Path]) -> Path:
     return paths[0].parent / "report" / f"{names}-{short_hash([path.name for path in paths])}"
 
 
-def _write_report(paths: list[Path], folder: Path) -> None:
-    from pilot_tal.results import build_report, load_study, print_summary
+def _write_report(paths: list[Path], folder: Path, baseline: str) -> None:
+    from pilot_tal import api
+    from pilot_tal.results import build_report, print_summary
 
     if not paths:
         return
-    study = load_study(paths)
+    study = api.study_of(paths, baseline)
     page = build_report(study, folder)
     print_summary(study)
     typer.echo(f"report: {page}")

@@ -20,13 +20,14 @@ Output = Annotated[
 ]
 
 
+Baseline = Annotated[str, typer.Option("--baseline", help="Loss that the others are compared with.")]
 Watch = Annotated[
     bool,
     typer.Option("--watch", help="Stay, and write the page anew as the runs go on; Ctrl-C, or the last run, ends."),
 ]
 
 
-def report(runs: Runs, output: Output = None, watch: Watch = False) -> None:
+def report(runs: Runs, output: Output = None, baseline: Baseline = "ce", watch: Watch = False) -> None:
     """Write one HTML page on RUNS, with its tables (CSV, Markdown, LaTeX) and plots (SVG) beside it.
 
     Example: pilot-tal report runs -o report
@@ -41,9 +42,9 @@ def report(runs: Runs, output: Output = None, watch: Watch = False) -> None:
     target = folder / "report" if output is None else given_path(output, "--output")
     if watch:
         typer.echo(f"watching {', '.join(map(str, given))}: the page is written anew as the runs go on; Ctrl-C ends")
-        study = watch_report(given, target, typer.echo)
+        study = watch_report(given, target, typer.echo, baseline)
     else:
-        study = load_study(given)
+        study = load_study(given, baseline)
         build_report(study, target)
     if study is not None:
         print_summary(study)

@@ -16,9 +16,10 @@ def run(
     """
     from pilot_tal import api
     from pilot_tal.cli.arguments import show_plan, stoppable
+    from pilot_tal.config.grid import run_config
     from pilot_tal.results.summary import print_summary
 
-    plan = api.run_config(method, dataset, settings or (), quick)
+    plan = run_config(method, dataset, settings or (), quick)
     if dry_run:
         show_plan(plan)
         return

@@ -12,11 +12,13 @@ from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
 from data_lt.prepare import make_recipe
 from pilot_tal.backbone.load import given_statistics
-from pilot_tal.config.defaults import defaults
+from pilot_tal.config.defaults import defaults, method_config
 from pilot_tal.config.parse import parse_items, split_values
 from pilot_tal.config.plugins import load_plugins
 from pilot_tal.config.settings import (
+    BASELINE,
     DEFAULT_LOSSES,
+    DEFAULT_REFERENCES,
     DEFAULT_SEEDS,
     QUICK_EPOCHS,
     DataConfig,
@@ -38,11 +40,27 @@ ALL_DATASETS = ("cub_lt", "imagenetr_lt", "food101_lt")
 
 @dataclass(frozen=True)
 class Choices:
-    """Settings of the plan itself: what is compared with what."""
+    """Settings of a study: what is compared with what."""
 
     losses: Annotated[str, Rule("losses to train with")] = ",".join(DEFAULT_LOSSES)
-    seeds: Annotated[int, Rule("seeds, each of which orders the classes anew", 0, 2**32 - 1)] = DEFAULT_SEEDS[0]
+    seeds: Annotated[int, Rule("seeds; each shuffles the classes anew", 0, 2**32 - 1)] = DEFAULT_SEEDS[0]
+    references: Annotated[str, Rule("training-free methods to run beside one that trains, or none")] = ",".join(
+        name for name in DEFAULT_REFERENCES if name in LEARNERS
+    )
+    baseline: Annotated[str, Rule("loss that the report compares the others with")] = BASELINE
     plugins: Annotated[str, Rule("modules or files that register methods, losses or datasets")] = ""
+
+
+def run_config(method: str, dataset: str, items: Iterable[str] = (), quick: bool = False) -> Plan:
+    """The plan of exactly one run; by default with TAL and the first seed.
+
+    Raises:
+        UserError: as `make_plan`, or a list makes several runs of it.
+    """
+    plan = make_plan(method, dataset, items, quick, losses=("tal",), seeds=DEFAULT_SEEDS[:1], references=())
+    if len(plan.runs) != 1:
+        raise UserError(f"run takes one value of each setting, got {len(plan.runs)} runs; use compare")
+    return plan
 
 
 def make_plan(
@@ -52,16 +70,18 @@ def make_plan(
     quick: bool = False,
     losses: tuple[str, ...] = DEFAULT_LOSSES,
     seeds: tuple[int, ...] = DEFAULT_SEEDS,
+    references: tuple[str, ...] = DEFAULT_REFERENCES,
 ) -> Plan:
-    """The runs that a command line asks for: the product of all lists in it.
+    """The runs of a study: the product of all lists in its settings, and the training-free references.
 
     Args:
         methods: One method, several with commas, or all.
         datasets: One dataset, several with commas, or all (the paper's three).
-        items: `key=value` settings; wherever one value stands, a list may. Options of a loss multiply that loss alone.
-        quick: A few steps of everything.
+        items: `key=value`; any setting accepts a comma-separated list. Options of a loss multiply that loss alone.
+        quick: A smoke test of a few steps.
         losses: Where none are given.
         seeds: Where none are given.
+        references: Where none are given; those that are not registered are left out.
 
     Raises:
         UserError: an unknown method, dataset, loss or key (with the nearest name), or a bad value.
@@ -72,17 +92,16 @@ def make_plan(
     chosen = _names("method", methods, tuple(LEARNERS), LEARNERS), _names("dataset", datasets, ALL_DATASETS, CARDS)
     configs = _losses(given, losses)
     numbers = _values(settings_of(Choices)["seeds"], given["seeds"]) if "seeds" in given else list(seeds)
+    beside = _references(given, references)
     machine = _machine(given)
     anywhere = {key: setting for method in chosen[0] for key, setting in known_settings(method).items()}
     for key in given:  # a setting of some of the methods is for those alone
         if key not in anywhere:
             raise _unknown_setting(key, chosen[0], anywhere)
-    runs = []
+    runs: list[RunConfig] = []
     for method, dataset in itertools.product(*chosen):
-        known = known_settings(method)
-        shaping = {*settings_of(RunSettings), *settings_of(DataConfig), *settings_of(LEARNERS[method].config_class)}
-        for values in _product(given, {key: setting for key, setting in known.items() if key in shaping}):
-            base = _base(method, dataset, values, quick)
+        shaping = {*_COMMON, *settings_of(LEARNERS[method].config_class)}
+        for base in _bases(method, dataset, given, shaping, quick):
             trains = LEARNERS[method].trains(base.method_config)
             for seed, loss in itertools.product(numbers, configs if trains else [LossConfig(NO_LOSS)]):
                 options = _changed(loss.options, defaults_of(LOSSES[loss.name])) if trains else {}
@@ -91,10 +110,42 @@ def make_plan(
                 raise UserError(
                     f"these lists multiply to more than {MOST_RUNS:,} runs; split them over several commands"
                 )
+    trained = any(run.loss.name != NO_LOSS for run in runs)
     for_a_loss = [key for key in given if key == "losses" or key.partition(".")[0] in LOSSES]
-    if for_a_loss and all(run.loss.name == NO_LOSS for run in runs):
+    if for_a_loss and not trained:
         raise UserError(f"{methods} trains nothing with a loss; leave {for_a_loss[0]}={given[for_a_loss[0]][:60]} out")
-    return Plan(tuple(runs), machine, plugins)
+    if trained:
+        for dataset, method in itertools.product(chosen[1], (name for name in beside if name not in chosen[0])):
+            for base in _bases(method, dataset, given, {*_COMMON}, quick):
+                runs += [replace(base, seed=seed) for seed in numbers]
+    return Plan(tuple(runs), machine, plugins, _baseline(given, configs))
+
+
+_COMMON = (*settings_of(RunSettings), *settings_of(DataConfig))
+"""Settings of every method, which a reference shares with the methods that it stands beside."""
+
+
+def _bases(method: str, dataset: str, given: Mapping[str, str], keys: set[str], quick: bool) -> Iterable[RunConfig]:
+    """The runs of a method on a dataset, one per combination of the values given for these keys."""
+    known = {key: setting for key, setting in known_settings(method).items() if key in keys}
+    return (_base(method, dataset, values, quick) for values in _product(given, known))
+
+
+def _references(given: Mapping[str, str], usual: tuple[str, ...]) -> list[str]:
+    if "references" not in given:
+        return [name for name in usual if name in LEARNERS]
+    names = [] if given["references"] == "none" else _names("method", given["references"], (), LEARNERS)
+    for name in names:
+        if LEARNERS[name].trains(method_config(name)):
+            raise UserError(f"references={name}: {name} trains; name it among the methods instead")
+    return names
+
+
+def _baseline(given: Mapping[str, str], losses: Iterable[LossConfig]) -> str:
+    names = list(dict.fromkeys(loss.name for loss in losses))
+    if (baseline := given.get("baseline", BASELINE)) not in names and "baseline" in given:
+        raise UserError(f"baseline={baseline[:60]} is not among the losses {', '.join(names)}")
+    return baseline
 
 
 def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Option]) -> UserError:

@@ -12,7 +12,9 @@ from pilot_tal.stream.store import CACHE_CHOICES
 from pilot_tal.stream.transforms import TRANSFORMS
 
 DEFAULT_SEEDS = (1993, 1994, 1995)
-DEFAULT_LOSSES = ("ce", "tal")
+DEFAULT_LOSSES = ("ce", "tal", "tal_auto")
+DEFAULT_REFERENCES = ("simplecil", "plda")
+BASELINE = "ce"
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LOGS = ("none", "tensorboard", "wandb")
 AUTO = "auto"
@@ -102,8 +104,9 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command line asks for: runs, and the machine they are for."""
+    """What a command line asks for: runs, the machine they are for, and the loss that others are compared with."""
 
     runs: tuple[RunConfig, ...]
     machine: Machine
     plugins: tuple[str, ...] = ()
+    baseline: str = BASELINE

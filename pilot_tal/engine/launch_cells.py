@@ -14,7 +14,7 @@ import torch
 from data_lt import LongTailedSet
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.config.defaults import defaults
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import run_config
 from pilot_tal.config.parse import as_typed
 from pilot_tal.config.settings import AUTO, QUICK_EPOCHS, Machine, Plan, RunConfig
 from pilot_tal.engine.native_record import native_record
@@ -144,7 +144,7 @@ def anywhere(machine: Machine) -> Machine:
 def plan_of(arguments: Sequence[str]) -> Plan:
     """The plan, of one run, that `run_arguments` stand for."""
     _, method, dataset, *rest = arguments
-    return make_plan(method, dataset, [item for item in rest if item != "--quick"], "--quick" in rest)
+    return run_config(method, dataset, [item for item in rest if item != "--quick"], "--quick" in rest)
 
 
 def command_line(*arguments: str) -> str:

@@ -10,7 +10,7 @@ from pilot_tal.results.formats import to_csv, to_latex, to_markdown
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.page import Overview, Section, plot_file, render
 from pilot_tal.results.plots import difference_plots, group_plots, level_plots
-from pilot_tal.results.study import Group, Study
+from pilot_tal.results.study import BASELINE, Group, Study
 from pilot_tal.results.svg import standalone
 from pilot_tal.results.tables import (
     ablation_table,
@@ -36,15 +36,15 @@ class Drawn:
     sections: list[Section]
 
 
-def build_report(run_paths: Study | Iterable[str | Path], output: str | Path) -> Path:
-    """Writes the report on all runs at or below `run_paths` into `output`.
+def build_report(run_paths: Study | Iterable[str | Path], output: str | Path, baseline: str = BASELINE) -> Path:
+    """Writes the report on all runs at or below `run_paths` into `output`; a study has its own baseline.
 
     Returns:
         The page, `output/index.html`. Beside it lie `tables/` (each table as CSV, Markdown and LaTeX) and
         `plots/` (each plot as SVG). All appear together or none does. The same runs give the same bytes.
     """
     output = given_path(output, "output")
-    return write_report(draw_report(load_study(run_paths)), output)
+    return write_report(draw_report(load_study(run_paths, baseline)), output)
 
 
 def draw_report(study: Study) -> Drawn:

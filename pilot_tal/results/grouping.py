@@ -27,13 +27,18 @@ _OTHER_COLOURS = (
 _SHOWN_AS = {"tuned_epoch": "epochs", "seed": "split_seed"}  # names that a user types
 
 
-def load_study(paths: Study | Iterable[str | Path]) -> Study:
+def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) -> Study:
     """Reads all runs at or below `paths`; what was read before is passed through.
 
     A run found below a folder that cannot be read is left out and named in the remarks.
 
+    Args:
+        paths: Run directories, or folders of them.
+        baseline: Name of the loss that the others are compared with.
+
     Raises:
-        UserError: a path is no folder, a run that was given itself cannot be read, or none can.
+        UserError: a path is no folder, a run that was given itself cannot be read, or none can; or no run was trained
+            with a `baseline` other than CE.
     """
     if isinstance(paths, Study):
         return paths
@@ -50,10 +55,10 @@ def load_study(paths: Study | Iterable[str | Path]) -> Study:
     if not runs:
         raise next(iter(failures.values()))
     left_out = (f"Left out, for it cannot be read: {clean(path.name)}. {clean(e)}." for path, e in failures.items())
-    return make_study(runs, left_out)
+    return make_study(runs, left_out, baseline)
 
 
-def make_study(runs: Sequence[Run], left_out: Iterable[str] = ()) -> Study:
+def make_study(runs: Sequence[Run], left_out: Iterable[str] = (), baseline: str = BASELINE) -> Study:
     """Sorts runs into groups and variants; `left_out` are remarks on runs that are not among them."""
     groups: dict[tuple, Group] = {}
     variants: dict[tuple, Variant] = {}
@@ -85,7 +90,18 @@ def make_study(runs: Sequence[Run], left_out: Iterable[str] = ()) -> Study:
     for group in ordered:
         group.is_bound = not bounds.isdisjoint(group.variants)
     name_files(ordered, lambda s: f"{s.dataset} {s.data_note} {s.method} {s.tasks_title} {s.fidelity}")
-    return Study(ordered, remarks)
+    title = _baseline_title(everything, baseline)
+    for group in ordered:
+        group.baseline_loss, group.baseline_title = baseline, title
+    return Study(ordered, remarks, baseline, title)
+
+
+def _baseline_title(variants: Sequence[Variant], baseline: str) -> str:
+    titles = {variant.loss: variant.loss_title for variant in variants if variant.trains}
+    if baseline not in titles and baseline != BASELINE:
+        known = ", ".join(sorted(titles)) or "none"
+        raise UserError(f"no run was trained with the baseline {baseline!r}; losses of these runs: {known}")
+    return titles.get(baseline, "CE")
 
 
 def _read(path: Path) -> Run:

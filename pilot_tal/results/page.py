@@ -15,7 +15,7 @@ from pilot_tal.results.ablation import featured_variants
 from pilot_tal.results.display import clean, interval, listed, number, percent, points
 from pilot_tal.results.formats import Table
 from pilot_tal.results.sentences import group_caveats, lead_sentences, study_caveats
-from pilot_tal.results.study import BASELINE_TITLE, Group, Study, Variant
+from pilot_tal.results.study import Group, Study, Variant
 from pilot_tal.results.svg import Plot, inline
 
 RELOAD_SECONDS = 30
@@ -25,7 +25,7 @@ _FURTHER_DEFINITIONS = (
     ("Task × task", "accuracy on the images of one task's classes after each task"),
     ("Mean ± deviation", "over the finished runs with different seeds; sample standard deviation"),
     (
-        "Change against CE",
+        "Change against the baseline",
         "mean over seeds of the paired difference of two runs with the same seed, class order and data; its "
         "95 % interval is mean ± t(0.975, n − 1)·s/√n, with s the standard deviation of the differences",
     ),
@@ -205,7 +205,7 @@ def _tiles(group: Group, variant: Variant) -> dict[str, Any]:
             }
         )
     return {
-        "title": f"{variant.label} against {BASELINE_TITLE}, {number(len(seeds), 'shared seed')}",
+        "title": f"{variant.label} against {group.baseline_title}, {number(len(seeds), 'shared seed')}",
         "tiles": tiles,
     }
 

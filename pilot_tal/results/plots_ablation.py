@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.results.ablation import Grid, grids
 from pilot_tal.results.display import interval, percent, points, slug
-from pilot_tal.results.study import BASELINE_TITLE, Group, Variant
+from pilot_tal.results.study import Group, Variant
 from pilot_tal.results.svg import INK, Plot, draw_cells, figure, legend, to_svg
 
 _METRICS = ("a_mean", "a_tail")
@@ -41,7 +41,7 @@ def _curve(group: Group, grid: Grid, place: str) -> Plot:
         )  # fmt: skip
         base = group.baseline(variants[0])
         if base is not None and base.runs:
-            axes.axhline(_level(base, metric), color=base.colour, linestyle="--", label=BASELINE_TITLE)
+            axes.axhline(_level(base, metric), color=base.colour, linestyle="--", label=group.baseline_title)
         best = grid.best(metric)
         if best is not None:
             axes.plot(variants.index(best), _level(best, metric), "o", markersize=13, fillstyle="none", color=INK)
@@ -50,7 +50,7 @@ def _curve(group: Group, grid: Grid, place: str) -> Plot:
     panels[-1].set_xticklabels(grid.values[option])
     legend(shown, panels[0])
     caption = (
-        f"Means over seeds; bars are the 95 % interval of the difference to {BASELINE_TITLE}, paired by seed, around "
+        f"Means over seeds; bars are the 95 % interval of the difference to {group.baseline_title}, paired by seed, around "
         f"them. {_chosen(grid, 'Ringed', _METRICS)}"
     )
     return Plot(f"ablation-{slug(place)}", f"{variants[0].loss_title} over {option}", caption, to_svg(shown))
@@ -76,7 +76,7 @@ def _heat_map(group: Group, grid: Grid, metric: str, name: str, plane: list[list
     title = f"{DEFINITIONS[metric][0]} of {grid.variants[0].loss_title} over {across} × {down}"
     title += f" ({name})" if name else ""
     caption = (
-        f"In percent, mean over seeds; below it the change against {BASELINE_TITLE} in points with its 95 % interval, "
+        f"In percent, mean over seeds; below it the change against {group.baseline_title} in points with its 95 % interval, "
         f"paired by seed{'' if len(plane[0]) <= _ROOM_FOR_INTERVALS else ' (intervals: in the table)'}. "
         f"{_chosen(grid, 'Framed', (metric,))}"
     )

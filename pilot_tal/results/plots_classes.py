@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pilot_tal.results.display import number, points, shorten
-from pilot_tal.results.study import BASELINE_TITLE, Classes, Group, Variant
+from pilot_tal.results.study import Classes, Group, Variant
 from pilot_tal.results.svg import INK, Plot, figure, legend, panel, to_svg, variant_style
 from pilot_tal.results.tables import class_differences
 
@@ -71,7 +71,7 @@ def difference_by_class(group: Group, variant: Variant) -> Plot:
             ends = [x[part][0] - 0.5, x[part][-1] + 0.5]
             axes.plot(ends, [means[name]] * 2, color=INK, linestyle="--", linewidth=1.4)
     limit = max(5.0, 1.1 * float(np.nanmax(np.abs(ordered))))
-    name = f"{variant.label} − {BASELINE_TITLE}"
+    name = f"{variant.label} − {group.baseline_title}"
     axes.set(xlabel="class, from many to few training images", ylabel="change of accuracy, points")
     axes.set_ylim(-limit, limit)
     parts = ", ".join(f"{key} {points(mean / 100, 1)}" for key, mean in means.items())

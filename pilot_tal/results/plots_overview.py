@@ -54,10 +54,11 @@ def differences(study: Study, metric: str) -> Plot | None:
         axes.plot(100 * found.mean, row, "o", color=variant.colour, markersize=6)
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(cases)), [_row_name(group, variant.label) for group, variant, _ in cases], fontsize=9)
-    _rows(axes, len(cases), "points against CE")
+    _rows(axes, len(cases), f"points against {study.baseline_title}")
     svg = to_svg(shown)
-    caption = "Mean over shared seeds, 95 % interval (none with one seed). Right of 0: better than CE."
-    return Plot(f"differences-{slug(metric)}", f"Change of {DEFINITIONS[metric][0]} against CE", caption, svg)
+    base = study.baseline_title
+    caption = f"Mean over shared seeds, 95 % interval (none with one seed). Right of 0: better than {base}."
+    return Plot(f"differences-{slug(metric)}", f"Change of {DEFINITIONS[metric][0]} against {base}", caption, svg)
 
 
 def _rows(axes: Axes, count: int, label: str) -> None:

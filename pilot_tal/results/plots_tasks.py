@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pilot_tal.results.display import points, shorten
-from pilot_tal.results.study import BASELINE_TITLE, Group, Variant
+from pilot_tal.results.study import Group, Variant
 from pilot_tal.results.svg import Plot, draw_cells, figure, legend, to_svg, variant_style
 
 _NUMBERED_UP_TO = 12  # tasks; more do not leave room for a number in each cell
@@ -90,7 +90,7 @@ def task_matrices(group: Group, variants: list[Variant]) -> Iterator[Plot]:
             variant.only(seeds).mean_over_seeds("task_matrix") - base.only(seeds).mean_over_seeds("task_matrix")
         )
         limit = max(5.0, float(np.nanmax(np.abs(matrix))))
-        name = f"{variant.label} − {BASELINE_TITLE}"
+        name = f"{variant.label} − {group.baseline_title}"
         caption = f"{name}, in points: orange is higher with {variant.label}, purple lower."
         texts = [[points(value / 100, 1) for value in row] for row in matrix]
         svg = _matrix(matrix, "PuOr_r", (-limit, limit), texts)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pilot_tal.metrics import Difference
 from pilot_tal.results.display import clean, exact, interval, number, points
 from pilot_tal.results.paper import departures, paper_variants
-from pilot_tal.results.study import BASELINE, BASELINE_TITLE, OF_SETTING, Group, Study, Variant, same_data
+from pilot_tal.results.study import OF_SETTING, Group, Study, Variant, same_data
 from pilot_tal.results.tal_state import CALIBRATED, mean_weights
 
 _NAMED = 5  # unfinished runs; the page's table has them all
@@ -82,13 +82,13 @@ def _one(group: Group, variant: Variant, difference: Difference) -> str:
     detail = f"95 % interval {shown}, {seeds}" if shown else f"no interval, {seeds}"
     return (
         f"On the tail, {variant.label} changes accuracy by {points(difference.mean, 1)} points against "
-        f"{BASELINE_TITLE} ({detail}; {where}). {verdict(difference, variant.label)}"
+        f"{group.baseline_title} ({detail}; {where}). {verdict(difference, variant.label)}"
     )
 
 
 def _many(cases: list[tuple[Group, Variant, Difference]]) -> str:
     means = [exact(difference.mean) for _, _, difference in cases]
-    span, base = (points(min(means), 1), points(max(means), 1)), BASELINE_TITLE
+    span, base = (points(min(means), 1), points(max(means), 1)), cases[0][0].baseline_title
     if _alike(cases):
         average = points(sum(means) / len(means), 1)
         change = (
@@ -142,13 +142,13 @@ def _nothing_to_compare(study: Study) -> str:
     losses = {variant.loss for variant in variants if variant.counts and variant.trains}
     if not losses:
         return "The finished runs train nothing, so there is no loss to compare."
-    if losses == {BASELINE}:
+    if losses == {study.baseline}:
         which = "All finished runs" + (" that train" if any(not variant.trains for variant in variants) else "")
         which += "" if all(variant.counts for variant in variants) else " but quick ones"
-        return f"{which} use {BASELINE_TITLE}: there is no other loss to compare it with."
+        return f"{which} use {study.baseline_title}: there is no other loss to compare it with."
     if any(group.is_bound and group.compared_variants() for group in study.groups):
-        return f"Only the runs with all classes in one task can be compared with {BASELINE_TITLE}; see their tables."
-    return f"No loss shares seed, group and data with {BASELINE_TITLE}, so there is nothing to compare."
+        return f"Only the runs with all classes in one task can be compared with {study.baseline_title}; see their tables."
+    return f"No loss shares seed, group and data with {study.baseline_title}, so there is nothing to compare."
 
 
 def _data_caveats(group: Group) -> Iterator[str]:
@@ -180,8 +180,8 @@ def _no_loss_caveats(group: Group) -> Iterator[str]:
 def _seed_caveats(group: Group) -> Iterator[str]:
     for variant in group.finished_variants():
         base = group.baseline(variant)
-        if variant.trains and variant.loss != BASELINE and (base is None or not base.runs):
-            yield f"{variant.label} has no finished and otherwise equal {BASELINE_TITLE} run to compare with."
+        if variant.trains and variant.loss != group.baseline_loss and (base is None or not base.runs):
+            yield f"{variant.label} has no finished and otherwise equal {group.baseline_title} run to compare with."
         elif base is not None and variant.seeds != base.seeds:
             yield (
                 f"{variant.label} has {_seeds(variant.seeds)}, {base.label} {_seeds(base.seeds)}: their means stand "

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BASELINE = "ce"
-BASELINE_TITLE = "CE"
 OF_SETTING = ("tasks", "init_cls", "increment", "fidelity")
 """Changed settings that make another group, not another variant."""
 
@@ -148,6 +147,7 @@ class Group:
         data_note: What tells the data from those of other groups of the dataset; empty where nothing needs to.
         references: What trains nothing on the same data and tasks, and the method itself on one task with all classes.
         is_bound: Whether it stands beside other groups so: one task with all classes.
+        baseline_loss: Name of the loss that the others are compared with; `baseline_title` is its title.
     """
 
     record: RunRecord
@@ -157,6 +157,8 @@ class Group:
     variants: list[Variant] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     is_bound: bool = False
+    baseline_loss: str = BASELINE
+    baseline_title: str = "CE"
 
     @property
     def dataset(self) -> str:
@@ -207,14 +209,15 @@ class Group:
         """Variants that have a baseline with which they share seeds."""
         return [variant for variant in self.finished_variants() if self.pairs(variant)]
 
-    def baseline(self, variant: Variant, loss: str = BASELINE) -> Variant | None:
-        """The variant trained with the loss `loss` and otherwise the same settings."""
+    def baseline(self, variant: Variant, loss: str | None = None) -> Variant | None:
+        """The variant trained with the loss `loss` (None: the group's baseline) and otherwise the same settings."""
+        loss = loss or self.baseline_loss
         if variant.loss == loss or not variant.trains:
             return None
         alike = (a for a in self.variants if (a.loss, a.engine, a.shared) == (loss, variant.engine, variant.shared))
         return next(alike, None)
 
-    def pairs(self, variant: Variant, loss: str = BASELINE) -> list[int]:
+    def pairs(self, variant: Variant, loss: str | None = None) -> list[int]:
         """Seeds finished by the variant and by its baseline on the same data."""
         base = self.baseline(variant, loss)
         if base is None:
@@ -258,10 +261,13 @@ class Study:
     Attributes:
         groups: Runs of one dataset, method, tasks and fidelity, sorted into variants (losses and their options).
         remarks: Warnings about runs that were left out.
+        baseline: Name of the loss that the others are compared with; `baseline_title` is its title.
     """
 
     groups: list[Group]
     remarks: list[str]
+    baseline: str = BASELINE
+    baseline_title: str = "CE"
 
     @property
     def runs(self) -> list[Run]:
@@ -291,8 +297,11 @@ class Study:
         """One row per run and class: name, training images, head or tail, accuracy, precision."""
         return class_frame(self.runs)
 
-    def differences(self, baseline: str = BASELINE) -> "pd.DataFrame":
+    def differences(self, baseline: str | None = None) -> "pd.DataFrame":
         """Each variant minus the variant with the loss `baseline` and otherwise the same settings.
+
+        Args:
+            baseline: Name of a loss; None: the baseline of the study.
 
         Returns:
             One row per group, variant and metric: the mean over shared seeds, its 95 % t-interval, and n, the number
@@ -301,7 +310,7 @@ class Study:
         Raises:
             UserError: no run was trained with that loss.
         """
-        return difference_frame(self.groups, baseline)
+        return difference_frame(self.groups, baseline or self.baseline)
 
     def report(self, folder: str | Path = "report") -> Path:
         """Write the report page with its tables and plots; return the path of the page."""

@@ -44,7 +44,7 @@ def _table(group: Group) -> Table:
     table = Table(title=Text(group.title), box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("Loss")
     papers = [paper_numbers(group, variant) for variant in group.finished_variants()]
-    columns = ["Seeds", "A_Mean", "A_Tail", "A_Head", "A_Tail − CE (95 %)"]
+    columns = ["Seeds", "A_Mean", "A_Tail", "A_Head", f"A_Tail − {group.baseline_title} (95 %)"]
     for name in [*columns, "Paper A_Mean", "Paper A_Tail"] if any(papers) else columns:
         table.add_column(name, justify="right")
     for variant, paper in zip(group.finished_variants(), papers, strict=True):

@@ -11,7 +11,7 @@ from pilot_tal.results.ablation import grids
 from pilot_tal.results.display import clean, exact
 from pilot_tal.results.formats import Entry, Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
 from pilot_tal.results.paper import method_place, paper_numbers
-from pilot_tal.results.study import BASELINE, BASELINE_TITLE, Group, Study, Variant
+from pilot_tal.results.study import BASELINE, Group, Study, Variant
 
 _OVERVIEW = ("a_mean", "a_tail", "a_head")
 _COMPARED = ("a_mean", "a_tail")
@@ -79,7 +79,7 @@ def metrics_table(group: Group) -> Table:
     """All metrics of one group: a column for each variant and each reference, and one for each difference to CE."""
     variants, compared = group.finished_variants(), group.compared_variants()
     columns = [("Metric",), *((variant.label,) for variant in variants), *((r.title,) for r in group.references)]
-    columns += [(f"{variant.label} − {BASELINE_TITLE} (95 % interval)",) for variant in compared]
+    columns += [(f"{variant.label} − {group.baseline_title} (95 % interval)",) for variant in compared]
     title = f"{group.title}: mean ± standard deviation over seeds, percent"
     table = Table(f"metrics-{group.slug}", title, columns, 1)
     for key, (name, _) in DEFINITIONS.items():
@@ -190,7 +190,7 @@ def classes_table(group: Group) -> Table:
     variants, compared, classes = group.finished_variants(), group.compared_variants(), group.classes()
     columns: list[tuple[str, ...]] = [("Class",), ("Original index",), ("Part",), ("Training images",)]
     columns += [(variant.label, name) for variant in variants for name in ("Accuracy", "Precision")]
-    columns += [(f"{variant.label} − {BASELINE_TITLE}", "Accuracy") for variant in compared]
+    columns += [(f"{variant.label} − {group.baseline_title}", "Accuracy") for variant in compared]
     title = f"{group.title}: each class, percent, means over seeds"
     table = Table(f"classes-{group.slug}", title, columns, 4)
     values = [variant.by_class(key) for variant in variants for key in ("accuracy", "precision")]

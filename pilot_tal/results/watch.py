@@ -9,12 +9,12 @@ from pilot_tal.record.run_dir import RECORD, RESULT
 from pilot_tal.record.states import run_states, totals
 from pilot_tal.results.build import draw_report, write_report
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.study import Study
+from pilot_tal.results.study import BASELINE, Study
 
 SECONDS_BETWEEN_LOOKS = 5.0
 
 
-def watch_report(paths: Sequence[Path], output: Path, say: Callable[[str], None]) -> Study | None:
+def watch_report(paths: Sequence[Path], output: Path, say: Callable[[str], None], baseline: str = BASELINE) -> Study | None:
     """Writes the report, and anew whenever a run begins, ends a task or changes its state, until all runs are done.
 
     Ctrl-C ends it sooner. In the end the page no longer loads itself anew.
@@ -23,6 +23,7 @@ def watch_report(paths: Sequence[Path], output: Path, say: Callable[[str], None]
         paths: Run directories, or folders of them.
         output: Folder of the report.
         say: Is given a line whenever something has happened.
+        baseline: Name of the loss that the others are compared with.
 
     Returns:
         What the page shows in the end; None if there was nothing to show.
@@ -41,7 +42,7 @@ def watch_report(paths: Sequence[Path], output: Path, say: Callable[[str], None]
                 seen, done, counts = _look(paths)
                 changed, line = seen != before, f"{counts}: {output / 'index.html'}"
                 if changed:
-                    drawn = draw_report(load_study(paths))
+                    drawn = draw_report(load_study(paths, baseline))
                     write_report(drawn, output, watched=True)
                     before = seen
             except UserError as error:

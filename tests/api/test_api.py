@@ -21,6 +21,7 @@ TINY = {
     "test_per_class": 2,
     "tasks": 2,
     "device": "cpu",
+    "references": "none",
 }
 
 

@@ -6,16 +6,18 @@ from helpers.cli import command
 from data_lt import CARDS
 from data_lt.errors import UserError
 from pilot_tal.backbone.load import file_fingerprint
-from pilot_tal.config.grid import known_settings, make_plan
+from pilot_tal.config.grid import known_settings, make_plan, run_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 
 
+REFERENCES = [name for name in ("simplecil", "plda") if name in LEARNERS]
+
+
 def test_defaults_are_the_papers():
     plan = make_plan("l2p", "cub_lt")
-    assert [(run.loss.name, run.seed) for run in plan.runs] == [
-        (loss, seed) for seed in (1993, 1994, 1995) for loss in ("ce", "tal")
-    ]
+    trained = [(run.loss.name, run.seed) for run in plan.runs if run.method == "l2p"]
+    assert trained == [(loss, seed) for seed in (1993, 1994, 1995) for loss in ("ce", "tal", "tal_auto")]
     run = plan.runs[1]
     assert (run.settings.tasks, run.settings.fidelity, run.method_config.tuned_epoch) == (5, "pilot", 20)
     assert run.loss.options["lam"] == 0.995 and run.loss.options["r"] == 1.0
@@ -42,7 +44,7 @@ def test_dataset_and_method_decide_what_differs():
 def test_everything_can_be_set():
     items = "tasks=10 seeds=7 losses=ce,tal,balanced_softmax tal.lam=0.99 fidelity=fixed epochs=2 init_lr=0.5"
     items += " data_root=/images weights=random device=cpu output=out workers=3 cache=off threads=2 n_max=9"
-    plan = make_plan("mos", "cub_lt", items.split())
+    plan = make_plan("mos", "cub_lt", [*items.split(), "references=none"])
     assert [run.loss.name for run in plan.runs] == ["ce", "tal", "balanced_softmax"]
     run = plan.runs[1]
     assert (run.seed, run.settings.tasks, run.settings.fidelity, run.loss.options["lam"]) == (7, 10, "fixed", 0.99)
@@ -64,7 +66,7 @@ def test_a_home_directory_is_expanded_so_that_a_run_is_named_by_what_is_in_its_f
 
 
 def test_a_folder_is_no_part_of_the_split():
-    (run,) = make_plan("lae", "cub_lt", ["folder=mine", "manifest=list.txt", "losses=ce", "seeds=1"]).runs
+    (run,) = make_plan("lae", "cub_lt", ["folder=mine", "manifest=list.txt", "losses=ce", "seeds=1", "references=none"]).runs
     assert (run.data.folder, run.data.manifest) == ("mine", "list.txt")
 
 
@@ -84,6 +86,7 @@ def test_lists_multiply():
         "tal.r=1,2",
         "seeds=1,2",
         "g_prompt_layer_idx=[0,1],[0]",
+        "references=none",
     ]
     plan = make_plan("dualprompt", "cub_lt,food101_lt", items)
     assert len(plan.runs) == 2 * 2 * 2 * 2 * (1 + 4)
@@ -102,14 +105,50 @@ def test_all_stands_for_every_method_and_the_papers_datasets():
 
 def test_a_method_that_trains_nothing_runs_once_a_seed(monkeypatch):
     monkeypatch.setattr(LEARNERS["lae"], "trains", classmethod(lambda cls, config: False))
-    plan = make_plan("lae,l2p", "cub_lt", ["seeds=1,2"])
+    plan = make_plan("lae,l2p", "cub_lt", ["seeds=1,2", "losses=ce,tal", "references=none"])
     assert [(run.method, run.loss.name) for run in plan.runs] == [
         ("lae", "none"), ("lae", "none"), *(2 * [("l2p", "ce"), ("l2p", "tal")]),
     ]  # fmt: skip
 
 
+def test_references_share_seeds_data_and_conditions_with_the_methods_they_stand_beside():
+    items = ["seeds=1,2", "tasks=5,10", "fidelity=fixed", "n_max=9", "epochs=3", "batch_size=7", "tal.lam=0.9,0.99"]
+    plan = make_plan("l2p,lae", "cub_lt,food101_lt", items)
+    beside = [run for run in plan.runs if run.loss.name == "none"]
+    kinds = [(run.method, run.dataset, run.settings.tasks, run.seed) for run in beside]
+    wanted = [(m, d, t, s) for d in ("cub_lt", "food101_lt") for m in REFERENCES for t in (5, 10) for s in (1, 2)]
+    assert sorted(kinds) == sorted(wanted)
+    trained = [run for run in plan.runs if run.loss.name != "none"]
+    for run in beside:
+        like = [r for r in trained if (r.dataset, r.settings, r.data, r.seed) == (run.dataset, run.settings, run.data, run.seed)]  # noqa: E501
+        assert {r.method for r in like} == {"l2p", "lae"}
+    assert all(run.method_config.batch_size != 7 for run in beside)
+
+
+def test_references_are_left_out_where_they_add_nothing():
+    def methods(method: str, *items: str) -> list[str]:
+        return [run.method for run in make_plan(method, "cub_lt", ["seeds=1", *items]).runs]
+
+    assert methods("l2p", "losses=ce", "references=none") == ["l2p"]
+    assert methods("l2p", "losses=ce", "references=simplecil") == ["l2p", "simplecil"]
+    assert methods("simplecil") == ["simplecil"]
+    assert methods(",".join([*REFERENCES, "l2p"]), "losses=ce") == [*REFERENCES, "l2p"]
+    assert [run.method for run in run_config("l2p", "cub_lt").runs] == ["l2p"]
+    with pytest.raises(UserError, match="lae trains; name it among the methods"):
+        methods("l2p", "references=lae")
+    with pytest.raises(UserError, match="unknown method 'simple'"):
+        methods("l2p", "references=simple")
+
+
+def test_any_loss_of_the_study_may_be_its_baseline():
+    assert make_plan("l2p", "cub_lt").baseline == "ce"
+    assert make_plan("l2p", "cub_lt", ["baseline=tal"]).baseline == "tal"
+    with pytest.raises(UserError, match="baseline=focal is not among the losses ce, tal, tal_auto"):
+        make_plan("l2p", "cub_lt", ["baseline=focal"])
+
+
 def test_a_setting_of_some_methods_is_for_those_alone():
-    plan = make_plan("simplecil,l2p,mos", "cub_lt", ["epochs=3", "size=20", "seeds=1", "losses=ce"])
+    plan = make_plan("simplecil,l2p,mos", "cub_lt", ["epochs=3", "size=20", "seeds=1", "losses=ce", "references=none"])
     assert [run.method for run in plan.runs] == ["simplecil", "l2p", "mos"]
     assert [run.method_config.tuned_epoch for run in plan.runs] == [0, 3, 3]
     assert plan.runs[1].method_config.size == 20 and "size" not in plan.runs[2].changed

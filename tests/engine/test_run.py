@@ -32,7 +32,7 @@ def test_every_method_and_fidelity_gives_complete_results(method, fidelity, imag
     assert f"report: {page}" in printed
     runs = [load_run(path) for path in find_runs([tmp_path])]
     trains = any(run.record.loss.name != "none" for run in runs)
-    assert sorted(run.record.loss.name for run in runs) == (["ce", "tal"] if trains else ["none"])
+    assert sorted(run.record.loss.name for run in runs) == (["ce", "tal", "tal_auto"] if trains else ["none"])
     for run in runs:
         stream = run.record.stream
         assert run.finished and stream.task_sizes == (3, 3)

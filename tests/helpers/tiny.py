@@ -11,6 +11,7 @@ TINY = [
     "test_per_class=2",
     "tasks=2",
     "device=cpu",
+    "references=none",
 ]
 
 
