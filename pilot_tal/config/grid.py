@@ -45,7 +45,7 @@ class Choices:
     losses: Annotated[str, Rule("losses to train with")] = ",".join(DEFAULT_LOSSES)
     seeds: Annotated[int, Rule("seeds; each shuffles the classes anew", 0, 2**32 - 1)] = DEFAULT_SEEDS[0]
     references: Annotated[str, Rule("training-free methods to run beside one that trains, or none")] = ",".join(
-        name for name in DEFAULT_REFERENCES if name in LEARNERS
+        DEFAULT_REFERENCES
     )
     baseline: Annotated[str, Rule("loss that the report compares the others with")] = BASELINE
     plugins: Annotated[str, Rule("modules or files that register methods, losses or datasets")] = ""
@@ -81,7 +81,7 @@ def make_plan(
         quick: A smoke test of a few steps.
         losses: Where none are given.
         seeds: Where none are given.
-        references: Where none are given; those that are not registered are left out.
+        references: Where none are given.
 
     Raises:
         UserError: an unknown method, dataset, loss or key (with the nearest name), or a bad value.
@@ -133,7 +133,7 @@ def _bases(method: str, dataset: str, given: Mapping[str, str], keys: set[str], 
 
 def _references(given: Mapping[str, str], usual: tuple[str, ...]) -> list[str]:
     if "references" not in given:
-        return [name for name in usual if name in LEARNERS]
+        return list(usual)
     names = [] if given["references"] == "none" else _names("method", given["references"], (), LEARNERS)
     for name in names:
         if LEARNERS[name].trains(method_config(name)):

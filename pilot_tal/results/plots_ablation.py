@@ -50,8 +50,8 @@ def _curve(group: Group, grid: Grid, place: str) -> Plot:
     panels[-1].set_xticklabels(grid.values[option])
     legend(shown, panels[0])
     caption = (
-        f"Means over seeds; bars are the 95 % interval of the difference to {group.baseline_title}, paired by seed, around "
-        f"them. {_chosen(grid, 'Ringed', _METRICS)}"
+        f"Means over seeds; bars are the 95 % interval of the difference to {group.baseline_title}, paired by seed, "
+        f"around them. {_chosen(grid, 'Ringed', _METRICS)}"
     )
     return Plot(f"ablation-{slug(place)}", f"{variants[0].loss_title} over {option}", caption, to_svg(shown))
 
@@ -76,8 +76,8 @@ def _heat_map(group: Group, grid: Grid, metric: str, name: str, plane: list[list
     title = f"{DEFINITIONS[metric][0]} of {grid.variants[0].loss_title} over {across} × {down}"
     title += f" ({name})" if name else ""
     caption = (
-        f"In percent, mean over seeds; below it the change against {group.baseline_title} in points with its 95 % interval, "
-        f"paired by seed{'' if len(plane[0]) <= _ROOM_FOR_INTERVALS else ' (intervals: in the table)'}. "
+        f"In percent, mean over seeds; below it the change against {group.baseline_title} in points with its 95 % "
+        f"interval, paired by seed{'' if len(plane[0]) <= _ROOM_FOR_INTERVALS else ' (intervals: in the table)'}. "
         f"{_chosen(grid, 'Framed', (metric,))}"
     )
     return Plot(f"ablation-{slug(f'{place} {metric} {name}')}", title, caption, to_svg(shown))

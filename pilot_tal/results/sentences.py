@@ -147,7 +147,9 @@ def _nothing_to_compare(study: Study) -> str:
         which += "" if all(variant.counts for variant in variants) else " but quick ones"
         return f"{which} use {study.baseline_title}: there is no other loss to compare it with."
     if any(group.is_bound and group.compared_variants() for group in study.groups):
-        return f"Only the runs with all classes in one task can be compared with {study.baseline_title}; see their tables."
+        return (
+            f"Only the runs with all classes in one task can be compared with {study.baseline_title}; see their tables."
+        )
     return f"No loss shares seed, group and data with {study.baseline_title}, so there is nothing to compare."
 
 

@@ -14,7 +14,9 @@ from pilot_tal.results.study import BASELINE, Study
 SECONDS_BETWEEN_LOOKS = 5.0
 
 
-def watch_report(paths: Sequence[Path], output: Path, say: Callable[[str], None], baseline: str = BASELINE) -> Study | None:
+def watch_report(
+    paths: Sequence[Path], output: Path, say: Callable[[str], None], baseline: str = BASELINE
+) -> Study | None:
     """Writes the report, and anew whenever a run begins, ends a task or changes its state, until all runs are done.
 
     Ctrl-C ends it sooner. In the end the page no longer loads itself anew.

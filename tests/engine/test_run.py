@@ -186,7 +186,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(images, tmp_path):
     wanted = settings(images, tmp_path / "runs", "seeds=1,2")
     status, printed = command("compare", "l2p", "folder_lt", *wanted, "--dry-run")
     assert status == 0, printed
-    assert "4 of 4 runs to do, " in printed
+    assert "6 of 6 runs to do, " in printed
     assert not (tmp_path / "runs").exists()
 
 

@@ -42,7 +42,11 @@ def test_runs_at_a_time_share_the_cores_that_load_images(images, tmp_path, monke
 
     def loaders(*items: str) -> int | None:
         device = [] if "device=cpu" in items else ["device=auto"]
-        plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, *items, *device))
+        plan = make_plan(
+            "l2p",
+            "folder_lt",
+            settings(images, tmp_path, *items, *device, *["losses=ce,tal"] * ("losses=ce" not in items)),
+        )
         return launching.find_loaders(plan, launching.find_gpus(plan.machine))
 
     assert loaders("losses=ce", "seeds=1") == 8  # alone, as many as help
@@ -67,13 +71,13 @@ def test_every_run_of_a_plan_gets_them(images, tmp_path, monkeypatch):
     monkeypatch.setattr(launching, "cores", lambda: 16)
     monkeypatch.setattr(launching, "Workers", Spy)
     monkeypatch.setattr("pilot_tal.engine.trainer.find_eval_batch", lambda *_: 1)
-    launching.launch(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto")))
+    launching.launch(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto", "losses=ce,tal")))
     assert seen == [4] * 6
 
 
 def test_places(images, tmp_path):
     def places(*items: str) -> list:
-        plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto", *items))
+        plan = make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto", "losses=ce,tal", *items))
         cells = Cells(plan)
         return launching.find_places(cells, cells.all(), launching.find_gpus(plan.machine))
 
@@ -81,7 +85,12 @@ def test_places(images, tmp_path):
     assert places("gpus=1,2", "jobs_per_gpu=2") == ["1", "2", "1", "2"]
     assert places("jobs=2") == ["0", "1"]
     assert places("gpus=0,1", "jobs_per_gpu=4") == ["0", "1"] * 3
-    assert launching.find_threads(make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto"))) is None
+    assert (
+        launching.find_threads(
+            make_plan("l2p", "folder_lt", settings(images, tmp_path, "device=auto", "losses=ce,tal"))
+        )
+        is None
+    )
 
 
 def test_a_cell_is_pinned_to_its_gpu(tmp_path):

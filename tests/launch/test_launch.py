@@ -23,6 +23,7 @@ from pilot_tal.engine.shared import cores
 from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import find_runs, load_run
 
+TWO = "losses=ce,tal"
 FAULTY = f"plugins={Path(__file__).parent / 'faulty.py'}"
 
 
@@ -36,7 +37,7 @@ def undisturbed(images, tmp_path_factory):
     """The plan one after the other, with one thread."""
     output = tmp_path_factory.mktemp("undisturbed")
     status, printed = command(
-        "compare", "l2p", "folder_lt", *settings(images, output, "jobs=1", "threads=1"), "--quick"
+        "compare", "l2p", "folder_lt", *settings(images, output, TWO, "jobs=1", "threads=1"), "--quick"
     )
     assert status == 0, printed
     return contents(output)
@@ -58,7 +59,7 @@ def trained_twice(output: Path) -> list[str]:
 
 
 def test_jobs_do_not_change_a_byte(images, undisturbed, tmp_path):
-    compare = ("compare", "l2p", "folder_lt", *settings(images, tmp_path, "jobs=3"), "--quick")
+    compare = ("compare", "l2p", "folder_lt", *settings(images, tmp_path, TWO, "jobs=3"), "--quick")
     status, printed = command(*compare)
     assert status == 0, printed
     assert "6 of 6 runs done" in printed and "report:" in printed
@@ -183,7 +184,7 @@ def test_a_cell_of_another_process_is_left_to_it_and_looked_at_again(images, und
 
 
 def test_two_comparisons_side_by_side_finish_together(images, undisturbed, tmp_path):
-    wanted = settings(images, tmp_path, "jobs=2")
+    wanted = settings(images, tmp_path, TWO, "jobs=2")
     both = [process("compare", "l2p", "folder_lt", *wanted, "--quick") for _ in range(2)]
     printed = [started.communicate(timeout=300)[0] for started in both]
     assert [started.returncode for started in both] == [0, 0], printed
@@ -255,7 +256,7 @@ def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
 
 def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypatch):
     def plan(*items: str):
-        return make_plan("l2p", "folder_lt", settings(images, tmp_path, *items))
+        return make_plan("l2p", "folder_lt", settings(images, tmp_path, *items, *[TWO] * ("losses=tal" not in items)))
 
     assert launching.find_threads(plan()) == 1
     assert launching.find_threads(plan("threads=3")) == 3

@@ -73,7 +73,7 @@ def test_what_follows_slurm_is_for_slurm():
 @needs_submitit
 def test_dry_run_prints_the_script(images, tmp_path):
     options = "partition=gpu time=4:00:00 gpus=a100:1 cpus=8 mem=32G array=4 account=me constraint=a&b qos=low"
-    given = settings(images, tmp_path / "runs")
+    given = settings(images, tmp_path / "runs", "losses=ce,tal")
     compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--dry-run", "--slurm")
     status, printed = command(*compare, *options.split(" "))
     assert status == 0, printed
@@ -118,7 +118,7 @@ def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp
         raise UserError("SLURM refuses: too many jobs")
 
     monkeypatch.setattr(launch_slurm, "_submit", two_of_six)
-    given = settings(images, tmp_path / "runs")
+    given = settings(images, tmp_path / "runs", "losses=ce,tal")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     said = " ".join(printed.split())
     assert status == 2 and "SLURM refuses: too many jobs; 2 of 6 jobs were accepted before and stay (scancel 7)" in said

@@ -75,3 +75,18 @@ def test_a_setting_that_varies_is_a_column(tmp_path):
     write_run_directory(tmp_path, loss="ce", seed=1993)
     only = load_study([tmp_path]).frame()
     assert "epochs" not in only.columns and np.isfinite(only["a_mean"]).all()
+
+
+def test_any_loss_may_be_the_baseline_of_a_report(study, tmp_path):
+    root = study.runs[0].path.parent
+    against_tal = load_study([root], baseline="tal")
+    assert against_tal.differences()["loss"].unique().tolist() == ["ce"]
+    (group,) = against_tal.groups
+    (compared,) = group.compared_variants()
+    assert compared.loss == "ce" and group.baseline_title == "TAL"
+    usual, other = study.groups[0], group
+    forward = usual.difference(usual.compared_variants()[0], "a_tail")
+    assert other.difference(compared, "a_tail").mean == pytest.approx(-forward.mean)
+    assert "CE − TAL" in against_tal.report(tmp_path / "page").read_text()
+    with pytest.raises(UserError, match="no run was trained with the baseline 'focal'"):
+        load_study([root], baseline="focal")
