@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import run_config
 from pilot_tal.engine.launch import Cells
 from pilot_tal.engine.progress import Status
 from pilot_tal.engine.shared import Shared
@@ -100,7 +100,7 @@ def measure(method: str, dataset: str, rounds: int, settings: Sequence[str] = ()
             runs = {}
             for loss in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
                 used = "ce" if control else loss
-                plan = make_plan(method, dataset, [f"loss={used}", "seed=1993", f"output={output}/{loss}", *settings])
+                plan = run_config(method, dataset, [f"loss={used}", "seed=1993", f"output={output}/{loss}", *settings])
                 shared = shared or Cells(plan).run(plan.runs[0]).shared
                 runs[loss] = Trainer(plan.runs[0], plan.machine, shared)
             assert shared is not None

@@ -174,7 +174,7 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
 
 
 def _new_config(method: str, items: list[str], capacity: dict[str, int]) -> tuple[RunConfig, Machine]:
-    plan = make_plan(method, OWN, items, losses=("tal",), seeds=(1993,))
+    plan = make_plan(method, OWN, items, losses=("tal",), seeds=(1993,), references=())
     if len(plan.runs) != 1:
         raise UserError(f"learn takes one method and one value of each setting, got {len(plan.runs)} combinations")
     config = plan.runs[0]
