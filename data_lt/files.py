@@ -1,17 +1,22 @@
 """Files written whole or not at all, texts that are safe in a CSV, and checksums."""
 
 import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from data_lt.errors import UserError
 
+MOST_BYTES = 1 << 30  # of a file that is read whole into memory
+_PIECE = 1 << 24  # bytes read at a time
 _LONGEST_NAME = 255  # bytes: what the usual file systems take
 _GUARD = "'"
 _FORMULA = tuple(f"=+-@\t\r\n＝＋－＠{_GUARD}")  # what makes a spreadsheet run a text, and our own mark
@@ -40,30 +45,62 @@ def given_path(path: str | Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; on success it takes `path`'s place, on failure it is removed.
+def atomic_path(path: str | Path, check: Callable[[], None] | None = None) -> Iterator[Path]:
+    """Yields a temporary path that replaces `path` on success and is removed on failure.
 
-    A reader sees the old file or the new one, never a part. A full disk or a read-only directory is a
-    `UserError` that names the file; whatever stood at `path` before is untouched.
+    Readers see the old file or the new one, never a part, also after a power cut: the file is synced before the
+    rename, and its directory after it.
+
+    Args:
+        path: The file to write; missing parent directories are created.
+        check: Called first, and again immediately before the rename; raises to keep the old file.
+
+    Raises:
+        UserError: the disk is full or the directory cannot be written; the old file is untouched.
     """
     path = Path(path)
+    if check is not None:
+        check()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        make_folder(path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", suffix=".tmp", dir=path.parent)
         os.close(handle)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes files private; results are to be shared
+        sync(temporary)
+        if check is not None:
+            check()
         temporary.replace(path)
+        sync(path.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Creates a directory and its parents, and syncs each new entry."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's content, or a directory's entries, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks cannot sync a directory
+            raise
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -106,29 +143,74 @@ def _umask() -> int:
     return mask
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Writes `text` as UTF-8 with plain newlines, whole or not at all."""
-    with atomic_path(path) as temporary:
+def write_text(path: str | Path, text: str, check: Callable[[], None] | None = None) -> None:
+    """Writes `text` as UTF-8 with plain newlines, whole or not at all (see `atomic_path`)."""
+    with atomic_path(path, check) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Writes `value` as readable JSON (keys in their order, no NaN), whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+def write_json(path: str | Path, value: Any, check: Callable[[], None] | None = None) -> None:
+    """Writes `value` as readable JSON (keys in their order, no NaN), whole or not at all (see `atomic_path`)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", check)
+
+
+def read_bytes(path: str | Path, limit: int = MOST_BYTES) -> bytes:
+    """Reads a regular file of at most `limit` bytes; a FIFO or a device is refused, not waited for.
+
+    Raises:
+        OSError: it cannot be opened or read, is not a regular file, or is too large.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        pieces: list[bytes] = []
+        while sum(map(len, pieces)) <= limit and (piece := file.read(_PIECE)):
+            pieces.append(piece)
+    content = b"".join(pieces)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+    return content
 
 
 def read_json(path: str | Path) -> Any:
-    """Reads JSON; a missing or broken file is a `UserError` that names it."""
+    """Reads a JSON file.
+
+    Raises:
+        UserError: it is missing or is not valid JSON (NaN and infinity are not).
+    """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+        return parse_json(read_bytes(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {str(error)[:80]}") from error
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def parse_json(content: bytes | str) -> Any:
+    """Parses JSON with finite numbers only.
+
+    Raises:
+        ValueError: it is not valid JSON, or holds NaN, infinity or a number beyond the range of a float.
+    """
+    text = content.decode("utf-8") if isinstance(content, bytes) else content
+    try:
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite, parse_int=_small_int)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_constant(text)
+
+
+def _small_int(text: str) -> int:
+    return int(text) if len(text) <= 300 else _no_constant(text)
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text[:20]} is not a finite number")
 
 
 def guarded(text: str) -> str:
@@ -145,6 +227,6 @@ def checksum(path: str | Path, algorithm: str = "sha256") -> str:
     """Hex digest of a file's bytes, read in pieces."""
     digest = hashlib.new(algorithm)
     with Path(path).open("rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
+        for piece in iter(lambda: file.read(_PIECE), b""):
             digest.update(piece)
     return digest.hexdigest()

@@ -15,3 +15,9 @@ hypothesis.settings.load_profile("repeatable")
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_disk_sync(monkeypatch):
+    """Waiting for the disk would take most of the suite's time."""
+    monkeypatch.setattr("os.fsync", lambda _: None)

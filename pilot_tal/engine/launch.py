@@ -16,9 +16,9 @@ from pilot_tal.engine.progress import Display, DisplayLine
 from pilot_tal.engine.room import evaluation_bytes, training_bytes
 from pilot_tal.engine.shared import MOST_WORKERS, choose_device, cores
 from pilot_tal.engine.trainer import Trainer
-from pilot_tal.record.lock import forget_dead
 from pilot_tal.record.plans import note_plan
-from pilot_tal.record.run_dir import is_finished, remove_leftovers
+from pilot_tal.record.run_dir import is_finished
+from pilot_tal.record.writer import clean_finished
 from pilot_tal.stream.memory import free_memory
 
 MEMORY_SHARE = 0.8  # of the free memory that workers may plan with
@@ -52,8 +52,9 @@ def launch(plan: Plan, display: Display | None = None, callbacks: Sequence[Callb
     on_a_gpu = replace(plan.machine, device="cuda", workers=find_loaders(plan, gpus))
     cells = Cells(replace(plan, machine=on_a_gpu) if gpus else plan)
     every = cells.all()
-    check_output(Path(plan.machine.output))
     todo = [cell for cell in every if not _is_done(cell)]
+    if todo:
+        check_output(Path(plan.machine.output))
     if len(every) > 1:
         note_plan(Path(plan.machine.output), (cell.path.name for cell in every))
     if len(todo) < len(every):
@@ -69,8 +70,7 @@ def launch(plan: Plan, display: Display | None = None, callbacks: Sequence[Callb
 def _is_done(cell: Cell) -> bool:
     if not is_finished(cell.path):
         return False
-    remove_leftovers(cell.path)  # of a process that was killed in its last moment
-    forget_dead(cell.path)
+    clean_finished(cell.path)
     return True
 
 

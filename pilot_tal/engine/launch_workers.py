@@ -25,13 +25,13 @@ from pathlib import Path
 import torch
 
 from data_lt.errors import UserError, sentence
-from data_lt.files import write_text
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.launch_cells import Cell, Cells, plan_of, run_arguments
 from pilot_tal.engine.progress import Display, Status, duration
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.record.lock import Busy, owner_of
-from pilot_tal.record.run_dir import ERROR, LOG, is_finished
+from pilot_tal.record.run_dir import LOG, is_finished
+from pilot_tal.record.writer import keep_failure
 
 SECONDS_TO_LOOK_AGAIN = 5.0
 SECONDS_TO_STOP = 5.0
@@ -187,7 +187,7 @@ class Workers:
                 content = f"its process {content}, {MOST_TRIES} times{fewer}"
                 with contextlib.suppress(UserError):
                     if owner_of(cell.path) is None:
-                        write_text(cell.path / ERROR, content + "\n")
+                        keep_failure(cell.path, content)
             if kind == "done":
                 self.pace[_kind(cell)] = (time.monotonic() - worker.started) / max(1, cell.images)
             self._end(cell, kind, content)

@@ -4,10 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from data_lt.errors import UserError
 from pilot_tal.engine.callbacks import Callback, StepInfo
-from pilot_tal.record.lock import Lock
-from pilot_tal.record.run_dir import LOG
+from pilot_tal.record.writer import RunWriter
 from pilot_tal.stream.task import TaskInfo
 
 if TYPE_CHECKING:
@@ -89,12 +87,12 @@ class Progress(Callback):
 
     Args:
         line: Where it is shown.
-        lock: The lock of the run's directory.
+        writer: Of the run; its log gets the lines that stay.
         total_steps: Training steps that are left, over all tasks.
     """
 
-    def __init__(self, line: Line, lock: Lock, total_steps: int):
-        self.line, self.lock, self.left = line, lock, total_steps
+    def __init__(self, line: Line, writer: RunWriter, total_steps: int):
+        self.line, self.writer, self.left = line, writer, total_steps
         self.steps, self.images = 0, 0.0
         self.busy = 0.0  # seconds in training steps alone
         self.last_shown = self.last_line = self.step_started = time.monotonic()
@@ -124,18 +122,13 @@ class Progress(Callback):
         """Prints a line and appends it to the run's log."""
         self.last_line = time.monotonic()
         self.line.say(text)
-        log = run.path / LOG
-        try:
-            with log.open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
-        except OSError as error:
-            raise UserError(f"cannot write {log}: {error.strerror or error}") from error
+        self.writer.append_log(text)
 
     def show(self, status: Status) -> None:
         """Shows a status, on the line and in the lock."""
         self.last_shown = time.monotonic()
         self.line.update(status)
-        self.lock.doing = {"place": status.place, "left": status.left}
+        self.writer.lock.doing = {"place": status.place, "left": status.left}
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ from data_lt.errors import UserError
 from pilot_tal.backbone.load import given_statistics
 from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunConfig
 from pilot_tal.engine.callbacks import Callback, CallbackList, StepInfo, TaskResult
-from pilot_tal.engine.checkpoint import Checkpoint, clean_checkpoint, load_checkpoint, save_checkpoint
+from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
 from pilot_tal.engine.loggers import check_log, make_loggers
 from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
 from pilot_tal.engine.native_record import native_record
@@ -22,31 +22,17 @@ from pilot_tal.engine.room import check_eval_batch, find_eval_batch
 from pilot_tal.engine.shared import Shared
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.losses import TaskLoss, build_loss
-from pilot_tal.record.environment import describe
-from pilot_tal.record.lock import Lock, locked
-from pilot_tal.record.run_dir import (
-    RECORD,
-    damaged,
-    failure_kept,
-    is_finished,
-    load_run,
-    read_run_record,
-    remove_leftovers,
-    tasks_done,
-    write_log,
-    write_predictions,
-    write_record,
-    write_result,
-)
+from pilot_tal.metrics import summarize
+from pilot_tal.record.environment import describe, hub_source, image_fingerprint
+from pilot_tal.record.run_dir import Labels, is_finished, read_run_record
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.record.step_log import StepLog
+from pilot_tal.record.writer import RunWriter, open_run
 from pilot_tal.stream.batches import Batches
 from pilot_tal.stream.seeds import derive_seed
 from pilot_tal.stream.task import TaskInfo
 from pilot_tal.stream.tasks import make_tasks
 from pilot_tal.stream.transforms import build_transforms
-
-Labels = tuple[np.ndarray, np.ndarray]
 
 
 class Trainer:
@@ -101,78 +87,63 @@ class Trainer:
     def execute(self, line: Line, callbacks: Sequence[Callback] = ()) -> Path:
         """Trains what is left and reports progress on `line`; does nothing for a finished run.
 
-        Every prefix of what is written here is resumable or complete: after each task its files, then the result
-        with their checksums, then the checkpoint; `finished` comes last. What made a run fail stays in `error.txt`
-        until the next start.
-
         Raises:
             Busy: another process works on this run.
         """
-        with locked(self.path) as lock:
-            remove_leftovers(self.path)
-            clean_checkpoint(self.path / "checkpoint")
-            with failure_kept(self.path, lock):
-                self._train(line, lock, callbacks)
+        with open_run(self.path) as writer:
+            if not is_finished(self.path):
+                self._train(line, writer, callbacks)
         return self.path
 
-    def _train(self, line: Line, lock: Lock, callbacks: Sequence[Callback]) -> None:
-        if is_finished(self.path):
-            return
-        folder = self.path / "checkpoint"
-        checkpoint = load_checkpoint(folder)
+    def _train(self, line: Line, writer: RunWriter, callbacks: Sequence[Callback]) -> None:
+        checkpoint, predictions = resume(writer, self.record)
         done = 0 if checkpoint is None else checkpoint.tasks_done
-        told = tasks_done(self.path)
-        if told > done + 1:  # the result is never more than one task ahead
-            raise damaged(folder, f"it knows of {done} finished tasks, the result of {told}: put back what is missing")
-        predictions = load_run(self.path, done).predictions if done else []
         torch.manual_seed(derive_seed("build", self.config.seed))
         learner = self.build()
         if checkpoint is not None:
             self.restore(learner, checkpoint)
         left = sum(self.steps(task) for task in self.tasks[done:])
-        self.progress = Progress(line, lock, left)
+        self.progress = Progress(line, writer, left)
         self.callbacks = CallbackList([self.progress, *make_loggers(self.machine.log), *callbacks])
-        self._write_record()
-        if told > done:  # stopped before its checkpoint; the files of that task will change
-            write_result(self.path, self.record, predictions, finished=False)
+        self._write_record(writer, resumed=done > 0)
+        if not done:
+            writer.commit(self.record, 0)
         self.callbacks.on_run_start(self)
         if done:
             self.message(f"resumed after task {done} of {len(self.tasks)}")
         for task in self.tasks[done:]:
             self.callbacks.on_task_start(self, task)
-            labels, steps, states = self._one_task(learner, task, lock)
+            labels, logs = self._one_task(learner, task, writer)
             predictions.append(labels)
-            metrics = write_result(self.path, self.record, predictions, finished=False)
-            save_checkpoint(folder, self.checkpoint(learner, task))
-            self.callbacks.on_task_end(self, task, TaskResult(steps, states, metrics))
-        lock.check()
-        write_result(self.path, self.record, predictions, finished=True)
+            save_checkpoint(writer, self.checkpoint(learner, task))
+            writer.commit(self.record, task.index + 1)
+            stream = self.record.stream
+            metrics = summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order)
+            self.callbacks.on_task_end(self, task, TaskResult(**logs, metrics=metrics))
         self.callbacks.on_run_end(self)
 
     def message(self, text: str) -> None:
         """Sends a line to the display, the run's log and the callbacks."""
         self.callbacks.on_message(self, text)
 
-    def _write_record(self) -> None:
-        """Writes what is run and where; a resumed run keeps where it began and adds where it went on."""
+    def _write_record(self, writer: RunWriter, resumed: bool) -> None:
+        """Writes `run.json`; a resumed run must have the same ViT and images, and keeps its earlier environments."""
         here = describe(str(self.shared.device)) | self._places() | {"eval_batch_size": self.eval_batch_size}
-        before: tuple[dict[str, Any], ...] = ()
-        if (self.path / RECORD).is_file():
-            kept = read_run_record(self.path)
-            before, trained_on = kept.environment, kept.backbone.checksum
-            if tasks_done(self.path) and trained_on not in (None, self.shared.backbone.checksum):
-                raise UserError(
-                    f"{self.path.name} was begun on other weights of {kept.backbone.name}: restore them, or use "
-                    "another output"
-                )
+        if resumed:
+            before = read_run_record(self.path).environment
             threads = before[-1].get("threads") if before else here["threads"]
             if threads != here["threads"]:
                 self.message(
                     f"this run began with {threads} threads and goes on with {here['threads']}: its last bits, and so "
                     f"perhaps its results, differ from an undisturbed run's; threads={threads} keeps them"
                 )
-        backbone = replace(self.record.backbone, checksum=self.shared.backbone.checksum)
-        write_record(self.path, replace(self.record, backbone=backbone, environment=(*before, here)))
+        hub = hub_source(self.record.backbone.name) if self.record.backbone.weights == "hub" else {}
+        backbone = replace(self.record.backbone, checksum=self.shared.backbone.checksum, hub=hub)
+        images = None  # each session of an open run has its own
+        if not self.record.is_open:
+            images = image_fingerprint(self.shared.data.root, self.shared.store.paths)
+        data = replace(self.record.data, images=images)
+        writer.write_record(replace(self.record, backbone=backbone, data=data, environment=(here,)), resumed)
 
     def _places(self) -> dict[str, str | None]:
         """Where images and weights were, for those who use the model later on this machine."""
@@ -227,8 +198,8 @@ class Trainer:
         loss = self.config.loss
         return build_loss("ce" if loss.name == NO_LOSS else loss.name, **loss.options).to(self.shared.device)
 
-    def _one_task(self, learner: Learner, task: TaskInfo, lock: Lock) -> tuple[Labels, list[dict], list[dict]]:
-        """Trains, evaluates and writes the files of one task; returns true and predicted labels, steps and states."""
+    def _one_task(self, learner: Learner, task: TaskInfo, writer: RunWriter) -> tuple[Labels, dict[str, list[dict]]]:
+        """Trains, evaluates and writes the files of one task; returns true and predicted labels, and its logs."""
         config, settings, device = self.config, self.settings, self.shared.device
         precision = config.settings.precision
         # Seeded anew in every task, so that going on after a checkpoint needs no state of a generator.
@@ -261,14 +232,10 @@ class Trainer:
             learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
         self.progress.show(Status(f"{place}, evaluation"))
         images, true, pred = self.evaluate(learner, task)
-        lock.check()
-        write_predictions(self.path, task.index, images, true, pred)
-        write_log(self.path, "steps", task.index, steps)
-        states = log.states()
-        if states:
-            write_log(self.path, "states", task.index, states)
+        logs = {"steps": steps, "states": log.states()}
+        writer.write_task(task.index, images, true, pred, **logs)
         self.message(f"{place} done, {task.stop} classes seen, accuracy {100 * np.mean(true == pred):.2f} %")
-        return (true, pred), steps, states
+        return (true, pred), logs
 
     def checkpoint(self, learner: Learner, task: TaskInfo) -> Checkpoint:
         """The state after a task; after the last one nobody needs the cache."""

@@ -85,7 +85,7 @@ def _of_run(path: Path, after_task: int | None) -> StoredModel:
     record = read_run_record(path)
     if record.engine.name != "native":
         raise UserError(f"{path} was trained by {record.engine.title}, which keeps its models itself")
-    checkpoint = load_checkpoint(path / "checkpoint", after_task)
+    checkpoint = load_checkpoint(path, after_task)
     if checkpoint is None:
         if tasks_done(path):
             raise UserError(

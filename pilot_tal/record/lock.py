@@ -1,12 +1,12 @@
-"""One process at a time in a run directory, on any disk: a lock that its owner renews while it lives.
+"""A lock on a run directory that its owner renews while it lives; works on any disk.
 
-`flock` does nothing on some network disks, so there is none here. A lock is a numbered file, `.lock-000007`; the
-highest number counts. Whoever wants the directory makes the next number, which the file system gives to one process
-only, once the highest is free or its owner dead. An owner is dead when its process is gone (seen on its own machine),
-or when it has not renewed its lock for a minute by the clock of whoever waits: no two clocks are compared. An owner
-that was only asleep finds the higher number when it wakes, and stops. No number is given away twice: all stay until
-nothing is left to do, and are renewed in place, never made anew, so that a full disk does not let them fade. A lock
-also tells `pilot-tal status` what its owner does.
+`flock` does nothing on some network disks, so it is not used. A lock is a numbered file, `.lock-000007`; the highest
+number counts. A process that wants the directory creates the next number, which the file system grants to one process
+only, once the highest is free or its owner is dead. An owner is dead when its process is gone (visible on the same
+host), or when it has not renewed its lock for a minute by the clock of the waiting process: no two clocks are compared.
+Every lock has a random token. A suspended owner that wakes up finds a higher number or another token and must not
+write any more: `Lock.check` comes immediately before every rename and deletion in the directory. Lock files are renewed
+in place, so that a full disk does not let them expire. They also hold what `pilot-tal status` shows of the owner.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import platform
+import re
 import secrets
 import threading
 import time
@@ -23,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from data_lt.errors import UserError
+from data_lt.files import make_folder, parse_json, read_bytes
 
 RENEW_SECONDS = 5.0
 DEAD_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 _FREE = "free"
-_SIZE = 1024  # bytes of a lock: always as many, so that it can be written in place
+_NAME = re.compile(r"\.lock-([0-9]{6,12})")
+_SIZE = 1024  # bytes of a lock, always the same so that it can be written in place
 
 
 class Busy(UserError):
@@ -36,68 +39,80 @@ class Busy(UserError):
 
 
 class Lock:
-    """The right to work in a directory.
+    """The exclusive right to write in a directory.
 
     Attributes:
-        doing: What its owner does, for whoever looks; told with the next renewal.
+        doing: What the owner does, shown by `pilot-tal status`; written with the next renewal.
     """
 
     def __init__(self, path: Path, number: int):
         self.path, self.number = path, number
         self.file = _file(path, number)
-        self.lost = False
+        self.token = secrets.token_hex(8)
         self.doing: dict[str, Any] = {}
         self._beats = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def begin(self) -> None:
-        """Renews the lock from now on."""
+        """Starts to renew the lock."""
         self._thread.start()
 
     def content(self) -> bytes:
-        """The lock as it stands on disk."""
-        owner = {**_owner(os.getpid()), "beat": self._beats}
+        """The content of the lock's file."""
+        owner = {**_owner(os.getpid()), "token": self.token, "beat": self._beats}
         text = json.dumps({**owner, "doing": self.doing})
         return _padded(text if len(text) <= _SIZE else json.dumps(owner))
 
+    def held(self) -> bool:
+        """Whether this is still the directory's lock: the highest number, with this token."""
+        return _highest(self.path) == self.number and _parse(_read(self.file)).get("token") == self.token
+
     def check(self) -> None:
-        """Must come before anything is written: another process may have taken over while this one slept."""
-        if self.lost or _highest(self.path) != self.number:
-            raise UserError(
-                f"another process has taken over {self.path} while this one did not answer; it goes on there"
-            )
+        """Raises a `UserError` unless the lock is still held; called immediately before every rename and deletion."""
+        if self.held():
+            return
+        if _highest(self.path):
+            raise UserError(f"another process has taken over {self.path} while this one was suspended")
+        raise UserError(
+            f"the lock of {self.path} is gone: the disk was unmounted, the directory was removed, or another process "
+            "finished the run while this one was suspended"
+        )
 
     def release(self, remove: bool) -> None:
-        """Lets go. `remove` leaves nothing behind, for a directory in which nothing is left to do."""
+        """Releases the lock; `remove` deletes all lock files, for a directory in which nothing is left to do."""
         self._stop.set()
         self._thread.join()
-        with contextlib.suppress(OSError):
-            if _highest(self.path) != self.number:
-                return
+        with contextlib.suppress(OSError, UserError):
             if not remove:
-                _overwrite(self.file, _padded(_FREE))
+                self._overwrite(_padded(_FREE))
                 return
             for number in sorted(_numbers(self.path)):  # its own last, so that no other ever counts
-                if number <= self.number:
+                if self.held():
                     _file(self.path, number).unlink(missing_ok=True)
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_SECONDS):
             self._beats += 1
-            with contextlib.suppress(OSError):  # a disk that does not answer must not end a training
-                if _highest(self.path) != self.number:
-                    self.lost = True
+            with contextlib.suppress(OSError, UserError):  # a disk that does not answer must not end a training
+                if not self._overwrite(self.content()):
                     return
-                _overwrite(self.file, self.content())
+
+    def _overwrite(self, content: bytes) -> bool:
+        """Writes in place, never seen empty or of another length; returns False if the lock is no longer held."""
+        if not self.held():
+            return not _highest(self.path)  # an unmounted disk may come back; a successor's lock is not touched
+        with self.file.open("r+b", buffering=0) as opened:
+            opened.write(content)
+        return True
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[Lock]:
-    """Holds the directory `path` while the context lasts.
+    """Holds the lock of the directory `path` inside the context.
 
-    When the context ends well, nothing is left to do in the directory, and the lock is removed: so whoever gets one
-    must first look whether all is done.
+    When the context ends without an exception, nothing is left to do in the directory and its locks are removed; so
+    whoever gets a lock must first look whether the run is finished.
 
     Raises:
         Busy: another process holds it.
@@ -114,7 +129,7 @@ def locked(path: Path) -> Iterator[Lock]:
 
 @dataclass(frozen=True)
 class Owner:
-    """Who works in a directory: where, what it does, and seconds since it was last heard of (by two clocks)."""
+    """The process that works in a directory; `silent` is the seconds since its last renewal (by two clocks)."""
 
     where: str
     doing: dict[str, Any]
@@ -122,7 +137,11 @@ class Owner:
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Who works in a directory; None if nobody does. A dead owner on another machine is told by its silence."""
+    """Returns who works in a directory, None if nobody does; of a dead owner on another host only its silence is known.
+
+    Raises:
+        UserError: the lock cannot be read.
+    """
     number = _highest(path)
     content = _read(_file(path, number)) if number else _FREE
     if content == _FREE or _is_gone(content):
@@ -135,16 +154,14 @@ def owner_of(path: Path) -> Owner | None:
     return Owner(where, doing if isinstance(doing, dict) else {}, silent)
 
 
-def forget_dead(path: Path) -> None:
-    """Removes the lock of a process that was killed in its last moment, from a directory with nothing left to do."""
-    if _numbers(path) and owner_of(path) is None:
-        with contextlib.suppress(UserError), locked(path):
-            pass
+def has_locks(path: Path) -> bool:
+    """Whether a directory has lock files, of the living or the dead."""
+    return bool(_numbers(path))
 
 
 def _take(path: Path) -> Lock:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror or error}") from error
     first, since = None, time.monotonic()
@@ -154,7 +171,7 @@ def _take(path: Path) -> Lock:
         content = _read(_file(path, number)) if number else _FREE
         first = content if first is None else first
         if time.monotonic() - looked > RENEW_SECONDS:
-            since = time.monotonic()  # the disk or this machine slept, and so may have the owner
+            since = time.monotonic()  # the disk or this process was suspended, and the owner perhaps with it
         looked = time.monotonic()
         dead = content == _FREE or _is_gone(content) or time.monotonic() - since > DEAD_SECONDS
         if content != first or (not dead and _is_here(content)):
@@ -173,18 +190,18 @@ def _create(path: Path, before: int) -> Lock:
     lock = Lock(path, before + 1)
     try:
         _claim(lock)
-    except (FileExistsError, FileNotFoundError) as error:  # taken, or cleaned away by whoever took it
+    except (FileExistsError, FileNotFoundError) as error:  # taken, or removed by whoever took it
         raise Busy(f"another process has just begun to work in {path}; wait for it to end") from error
     except OSError as error:
         with contextlib.suppress(OSError):
-            path.rmdir()  # leaves no empty folder, and no other one is removed
+            path.rmdir()  # only if it is empty
         raise UserError(f"cannot write to {path}: {error.strerror or error}") from error
     lock.begin()
     return lock
 
 
 def _claim(lock: Lock) -> None:
-    """Makes the lock's file, which one process can, with its owner in it from the first moment."""
+    """Creates the lock's file, which only one process can, complete from the first moment."""
     content = lock.content()
     temporary = lock.path / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
@@ -207,18 +224,16 @@ def _padded(text: str) -> bytes:
     return text.encode("ascii").ljust(_SIZE)
 
 
-def _overwrite(file: Path, content: bytes) -> None:
-    """Writes in place and in one piece: the file must be there, and is never seen empty or of another length."""
-    with file.open("r+b", buffering=0) as opened:
-        opened.write(content)
-
-
 def _file(path: Path, number: int) -> Path:
     return path / f".lock-{number:06d}"
 
 
 def _numbers(path: Path) -> list[int]:
-    return [int(file.name[7:]) for file in path.glob(".lock-*") if file.name[7:].isdecimal()]
+    try:
+        names = os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [int(found[1]) for name in names if (found := _NAME.fullmatch(name))]
 
 
 def _highest(path: Path) -> int:
@@ -227,37 +242,37 @@ def _highest(path: Path) -> int:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
+        return read_bytes(file, 64 * _SIZE).decode("utf-8", "replace").strip()
     except FileNotFoundError:
-        return _FREE  # let go of between two looks
+        return _FREE  # released between two looks
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror or error}") from error
 
 
 def _parse(content: str) -> dict:
     try:
-        owner = json.loads(content)
-    except (ValueError, RecursionError):
+        owner = parse_json(content)
+    except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}
 
 
 def _owner(pid: int) -> dict:
-    """Names a process so that another one with the same number is told from it."""
+    """Identifies a process, also against a later one with the same number."""
     return {"host": platform.node(), "space": _space(), "pid": pid, "started": _started(pid)}
 
 
 def _space() -> str:
-    """Where process numbers mean the same: one boot of one machine, one container."""
+    """Where process numbers mean the same: one boot of one host, one container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return ""  # nothing is known: only the clock tells a dead owner
+        return ""  # unknown: only silence shows a dead owner
 
 
 def _started(pid: int) -> str | None:
-    """When a process began, in the machine's own ticks; None if it is gone or the platform does not tell."""
+    """When a process started, in ticks since boot; None if it is gone or the platform does not show it."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         state, *rest = line.rpartition(")")[2].split()

@@ -1,74 +1,40 @@
-"""One run's directory: what is in it, how it is written and read back.
+"""A run directory: its files, and how they are read and verified.
 
     run.json           the `RunRecord`
     predictions/       task00.csv …: image, true, pred over all classes seen, after each task
-    steps/             task00.jsonl …: one line a training step
+    steps/             task00.jsonl …: one line per training step
     states/            task00.jsonl …: TAL's Q and α·w at intervals
-    result.json        tasks done, the metrics after them, and length and checksum of every file above
-    checkpoint/        what is needed to go on, and to use the model
-    log.txt            what was said while it ran
-    error.txt          what made it fail, until it is started again
+    checkpoint/        task00.learner.safetensors …: the model after each task, and what resuming needs
+    result.json        tasks done, with size and SHA-256 of every file above but run.json
+    log.txt            messages
+    error.txt          why it failed, until the next start
 
-Both JSON files carry a checksum of themselves. Only the standard library and NumPy are needed here, so that runs of
-other toolboxes are written by the same code.
+The two JSON files hold a checksum of themselves. Only the standard library and NumPy are needed here, so that runs of
+other toolboxes use the same code.
 """
 
-import contextlib
 import csv
 import hashlib
 import io
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data_lt.errors import UserError, sentence
-from data_lt.files import guarded, unguarded, write_json, write_text
-from pilot_tal.metrics import Predictions, summarize
-from pilot_tal.record.lock import Lock
+from data_lt.errors import UserError
+from data_lt.files import parse_json, read_bytes, unguarded, write_json
+from pilot_tal.metrics import summarize
 from pilot_tal.record.run_record import FORMAT, RunRecord, canonical
 from pilot_tal.schema import build
 
 RECORD, RESULT, LOG, ERROR = "run.json", "result.json", "log.txt", "error.txt"
+LATEST = "checkpoint/latest.json"  # of runs of earlier versions: names their last checkpoint
+Labels = tuple[np.ndarray, np.ndarray]  # true and predicted
 _SEAL = "checksum"
 _FOLDERS = ("predictions", "steps", "states", "checkpoint")
-
-
-def write_record(path: Path, record: RunRecord) -> None:
-    """Writes what is run; with it the directory is a run."""
-    write_sealed(path / RECORD, record.plain())
-
-
-def write_predictions(path: Path, task: int, images: Sequence[str], true: Iterable[int], pred: Iterable[int]) -> None:
-    """Writes what was predicted after `task`, one line an image."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "true", "pred"))
-    writer.writerows(zip(map(guarded, images), (int(y) for y in true), (int(y) for y in pred), strict=True))
-    write_text(path / task_file("predictions", task), text.getvalue())
-
-
-def write_log(path: Path, kind: str, task: int, lines: Iterable[dict[str, Any]]) -> None:
-    """Writes the log `steps` or `states` of a task."""
-    write_text(path / task_file(kind, task), "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
-
-
-def write_result(path: Path, record: RunRecord, predictions: Predictions, finished: bool) -> dict[str, Any]:
-    """Writes how far the run is, with the metrics of the tasks done and the checksums of their files; gives them."""
-    done, stream = len(predictions), record.stream
-    metrics = summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order) if done else {}
-    files = {}
-    for task in range(done):
-        for name in task_files(task):
-            if (path / name).is_file():
-                content = (path / name).read_bytes()
-                files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    result = {"run": record.stamp, "tasks_done": done, "finished": finished, "metrics": metrics, "files": files}
-    write_sealed(path / RESULT, result)
-    return metrics
 
 
 @dataclass(frozen=True)
@@ -77,15 +43,21 @@ class Run:
 
     path: Path
     record: RunRecord
-    predictions: list[tuple[np.ndarray, np.ndarray]]
+    predictions: list[Labels]
     finished: bool
-    metrics: dict[str, Any]
     files: dict[str, dict[str, Any]]
 
     @property
     def tasks_done(self) -> int:
         """How many tasks it has been through."""
         return len(self.predictions)
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """All metrics after the tasks done, computed from the predictions; empty before the first."""
+        stream = self.record.stream
+        shape = (stream.task_sizes, stream.train_counts, stream.class_order)
+        return summarize(self.predictions, *shape) if self.predictions else {}
 
     def images(self, task: int) -> list[str]:
         """The test images after a task, in the order of its predictions."""
@@ -122,17 +94,17 @@ def load_run(path: str | Path, done: int | None = None) -> Run:
     """
     path = Path(path)
     record = read_run_record(path)
-    result = _read_result(path, record)
+    result = read_result(path, record)
     seen, tasks = np.cumsum(record.stream.task_sizes), result["tasks_done"]
     if done is not None and done > tasks:
-        raise damaged(path / RESULT, f"it knows of {tasks} finished tasks, the checkpoint of {done}")
+        raise damaged(path / RESULT, f"it has {tasks} finished tasks, the checkpoint {done}")
     files = result["files"]
     chosen = range(tasks if done is None else done)
     predictions = [_read_predictions(path, task_file("predictions", t), files, int(seen[t])) for t in chosen]
     for name in [name for t in chosen for name in task_files(t)]:  # what else it names is not ours
         if name in files and not name.startswith("predictions"):
             _verified(path, name, files)
-    return Run(path, record, predictions, result["finished"], result["metrics"], files)
+    return Run(path, record, predictions, result["finished"], files)
 
 
 def read_run_record(path: Path) -> RunRecord:
@@ -156,12 +128,12 @@ def is_finished(path: Path) -> bool:
     """Whether a run is complete; a damaged result is an error."""
     if not (path / RESULT).is_file() or not (path / RECORD).is_file():
         return False
-    return _read_result(path, read_run_record(path))["finished"]
+    return read_result(path, read_run_record(path))["finished"]
 
 
 def tasks_done(path: Path) -> int:
     """How many tasks a run has been through, 0 if it has not begun; a damaged result is an error."""
-    return _read_result(path, read_run_record(path))["tasks_done"] if (path / RECORD).is_file() else 0
+    return read_result(path, read_run_record(path))["tasks_done"] if (path / RECORD).is_file() else 0
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -182,30 +154,10 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     return sorted(found)
 
 
-@contextlib.contextmanager
-def failure_kept(path: Path, lock: Lock) -> Iterator[None]:
-    """What makes a run fail stays in `error.txt` until its next start."""
-    (path / ERROR).unlink(missing_ok=True)
-    try:
-        yield
-    except Exception as error:
-        with contextlib.suppress(UserError):  # a full disk must not hide what was wrong
-            lock.check()
-            write_text(path / ERROR, sentence(error) + "\n")
-        raise
-
-
-def remove_leftovers(path: Path) -> None:
-    """Removes what a process that was killed while writing has left in a run directory; only its owner may."""
-    for left in path.rglob(".*.tmp"):
-        if left.is_file():
-            left.unlink()
-
-
 def damaged(file: Path, reason: str) -> UserError:
-    """The error for a file of a run whose content is broken: what is wrong with it, and the way out."""
+    """Returns the error for a damaged file of a run: the cause and the remedy."""
     run = file.parent.parent if file.parent.name in _FOLDERS else file.parent
-    return UserError(f"{file} is damaged ({reason}); remove {run} to start this run anew")
+    return UserError(f"{file} is damaged ({reason}); remove {run} to start over")
 
 
 def task_files(task: int) -> list[str]:
@@ -218,9 +170,9 @@ def task_file(kind: str, task: int) -> str:
     return f"{kind}/task{task:02d}.{'csv' if kind == 'predictions' else 'jsonl'}"
 
 
-def write_sealed(file: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON object with a checksum of itself."""
-    write_json(file, {**content, _SEAL: hashlib.sha256(canonical(content)).hexdigest()})
+def write_sealed(file: Path, content: dict[str, Any], check: Callable[[], None] | None = None) -> None:
+    """Writes a JSON object with a checksum of itself; `check` as in `data_lt.files.atomic_path`."""
+    write_json(file, {**content, _SEAL: hashlib.sha256(canonical(content)).hexdigest()}, check)
 
 
 def read_sealed(file: Path) -> dict[str, Any]:
@@ -241,57 +193,60 @@ def unsealed(content: dict[str, Any]) -> dict[str, Any] | None:
 def _unsealed(file: Path, content: dict[str, Any]) -> dict[str, Any]:
     rest = unsealed(content)
     if rest is None:
-        raise damaged(file, "it was edited or cut, for its checksum does not fit")
+        raise damaged(file, "checksum mismatch: edited or truncated")
     return rest
 
 
 def _read_object(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(read_bytes(file))
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise damaged(file, f"not valid JSON: {str(error)[:80]}") from error
     if not isinstance(content, dict):
         raise damaged(file, "not a JSON object")
     return content
 
 
-def _read_result(path: Path, record: RunRecord) -> dict[str, Any]:
+def read_result(path: Path, record: RunRecord) -> dict[str, Any]:
+    """Returns the content of `result.json`: tasks_done, finished and files; zeros if the first task is not finished."""
     file, tasks = path / RESULT, record.num_tasks
     if not file.is_file():
-        if (
-            file.exists() or (path / task_file("predictions", 1)).exists()
-        ):  # the second task's come after a first result
-            raise damaged(file, "it is missing, though a task is finished")
-        return {"tasks_done": 0, "finished": False, "metrics": {}, "files": {}}
+        if file.exists() or (path / task_file("predictions", 0)).exists():  # a result precedes the first task
+            raise damaged(file, "it is missing")
+        return {"tasks_done": 0, "finished": False, "files": {}}
     result = _unsealed(file, _read_object(file))
-    done = result.get("tasks_done")
-    fits = type(done) is int and 0 <= done <= tasks and isinstance(result.get("finished"), bool)
-    if not fits or not all(isinstance(result.get(key), dict) for key in ("metrics", "files")):
-        raise damaged(file, f"it must tell tasks_done (0 to {tasks}), finished, metrics and files")
+    done, files = result.get("tasks_done"), result.get("files")
+    fits = type(done) is int and 0 <= done <= tasks and type(result.get("finished")) is bool
+    if not fits or not isinstance(files, dict) or (result["finished"] and done != tasks):
+        raise damaged(file, f"it must hold tasks_done (0 to {tasks}), finished and files")
     if result.get("run", record.stamp) != record.stamp:  # results of earlier versions do not name their run
-        raise damaged(file, f"it is not of the run that {RECORD} tells of")
+        raise damaged(file, f"it belongs to another run than {RECORD}")
     return result
 
 
-def _verified(path: Path, name: str, files: dict[str, Any]) -> str:
-    """The text of a file, after a look at its length and checksum."""
+def verified_bytes(path: Path, name: str, files: dict[str, Any]) -> bytes:
+    """Reads a file of a run and verifies its size and SHA-256."""
     file, known = path / name, files.get(name)
     if not isinstance(known, dict):
         raise damaged(path / RESULT, f"it has no checksum of {name}")
     try:
-        content = file.read_bytes()
+        content = read_bytes(file, 1 << 40)
     except OSError as error:
-        raise damaged(file, f"it cannot be read: {error.strerror or error}") from error
+        raise damaged(file, f"cannot read it: {error.strerror or error}") from error
     if len(content) != known.get("bytes"):
-        raise damaged(file, f"it has {len(content)} bytes instead of {known.get('bytes')}")
+        raise damaged(file, f"{len(content)} bytes instead of {known.get('bytes')}")
     if hashlib.sha256(content).hexdigest() != known.get("sha256"):
-        raise damaged(file, "its checksum does not fit")
-    return content.decode("utf-8", "replace")
+        raise damaged(file, "checksum mismatch")
+    return content
 
 
-def _read_predictions(path: Path, name: str, files: dict[str, Any], classes: int) -> tuple[np.ndarray, np.ndarray]:
+def _verified(path: Path, name: str, files: dict[str, Any]) -> str:
+    return verified_bytes(path, name, files).decode("utf-8", "replace")
+
+
+def _read_predictions(path: Path, name: str, files: dict[str, Any], classes: int) -> Labels:
     text = _verified(path, name, files)
     try:
         rows = [(int(row["true"]), int(row["pred"])) for row in csv.DictReader(io.StringIO(text, newline=""))]
@@ -307,8 +262,8 @@ def _read_lines(path: Path, name: str, files: dict[str, Any]) -> list[dict[str, 
     lines = []
     for number, line in enumerate(_verified(path, name, files).splitlines(), 1):
         try:
-            lines.append(json.loads(line))
-        except (ValueError, RecursionError) as error:
+            lines.append(parse_json(line))
+        except ValueError as error:
             raise damaged(path / name, f"line {number} is not valid JSON") from error
         if not isinstance(lines[-1], dict):
             raise damaged(path / name, f"line {number} is not a JSON object")

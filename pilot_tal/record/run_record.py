@@ -43,23 +43,25 @@ class LossRecord:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """The images: `checksum` is that of the list of training and test images, `recipe` how it was made."""
+    """The images: `checksum` of their list, `recipe` of the list, `images` a fingerprint of the image files."""
 
     name: str
     title: str
     checksum: str | None = None
     recipe: dict[str, Any] = field(default_factory=dict)
+    images: str | None = None
 
 
 @dataclass(frozen=True)
 class BackboneRecord:
-    """The frozen ViT. `weights` names their source; `checksum` is over the tensors themselves, once loaded."""
+    """The frozen ViT: `weights` is their source, `checksum` of the tensors, `hub` the revision and file SHA-256."""
 
     name: str
     weights: str
     img_size: int | None = None
     precision: str = "fp32"
     checksum: str | None = None
+    hub: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Reads runs and sorts them into groups and variants."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ from data_lt import CARDS
 from data_lt.errors import UserError
 from data_lt.files import given_path
 from data_lt.split import Recipe
-from pilot_tal.metrics import ALWAYS, misfits, summarize
 from pilot_tal.record.run_dir import RECORD, RESULT, Run, damaged, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
 from pilot_tal.results.display import clean
@@ -113,12 +112,10 @@ def _read(path: Path) -> Run:
         raise damaged(path / RECORD, "changed must tell the value and the default of each setting")
     if not _is_finished(run):
         return run
-    stream = run.record.stream
-    if any(key not in run.metrics for key in ALWAYS):  # written when there were fewer metrics
-        metrics = summarize(run.predictions, stream.task_sizes, stream.train_counts, stream.class_order)
-        run = replace(run, metrics=metrics)
-    if wrong := misfits(run.metrics, stream.task_sizes):
-        raise damaged(path / RESULT, f"its metrics do not fit the tasks: {wrong[0]}")
+    try:
+        _ = run.metrics
+    except UserError as error:
+        raise damaged(path / RESULT, str(error)) from error
     return run
 
 

@@ -61,24 +61,22 @@ def run(job: Job) -> None:
     import pilot_tal._torchvision  # noqa: F401
     from pilot_tal.config.plugins import load_plugins
     from pilot_tal.losses import build_loss
-    from pilot_tal.record.lock import locked
-    from pilot_tal.record.run_dir import failure_kept
+    from pilot_tal.record.writer import open_run
     from pilot_tal.upstream.supervision import Supervision
     from pilot_tal.upstream.swap import Patches, swap
-    from pilot_tal.upstream.writer import RunWriter
+    from pilot_tal.upstream.writer import RunRecorder
 
     load_plugins(tuple(job.plugins))
     # A learner that trains nothing never asks for its loss.
     criterion = build_loss(job.loss, **job.record["loss"]["options"]) if learner.trains else build_loss("ce")
     environment = _environment(job, toolbox, learner, versions)
     with (
-        locked(Path(job.run_dir)) as lock,
-        failure_kept(Path(job.run_dir), lock),
+        open_run(Path(job.run_dir)) as files,
         Patches() as patches,
         _opened(repo),
         _working_in(job, repo),
     ):
-        writer = RunWriter(job, criterion, environment, lock)
+        writer = RunRecorder(job, criterion, environment, files)
         modules = {name: importlib.import_module(name) for name in _module_names(job, learner)}
         supervision = Supervision(criterion, learner, _epochs(job, learner, modules[learner.module]), writer.step)
         swap(patches, modules[learner.module], sites, supervision)

@@ -8,23 +8,20 @@ from torch import Tensor
 
 from data_lt.errors import UserError
 from pilot_tal.losses import TaskLoss
-from pilot_tal.record.lock import Lock
-from pilot_tal.record.run_dir import write_log, write_predictions, write_record, write_result
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.record.step_log import StepLog
+from pilot_tal.record.writer import RunWriter
 from pilot_tal.schema import build
 from pilot_tal.upstream.job import Job
 from pilot_tal.upstream.swap import Patches
 
 
-class RunWriter:
+class RunRecorder:
     """Follows one learner through its tasks and writes what our own engine would write."""
 
-    def __init__(self, job: Job, criterion: TaskLoss, environment: dict[str, Any], lock: Lock):
-        self.job, self.criterion, self.environment, self.lock = job, criterion, environment, lock
-        self.path = Path(job.run_dir)
+    def __init__(self, job: Job, criterion: TaskLoss, environment: dict[str, Any], writer: RunWriter):
+        self.job, self.criterion, self.environment, self.writer = job, criterion, environment, writer
         self.record: RunRecord | None = None
-        self.predictions: list[tuple[np.ndarray, np.ndarray]] = []
         self._log = StepLog(criterion)
 
     def follow(self, patches: Patches, learner: Any) -> None:
@@ -68,8 +65,8 @@ class RunWriter:
         }
         parts = {**job.record, "stream": {**job.record["stream"], **stream}, "environment": [self.environment]}
         self.record = build(RunRecord, parts)
-        write_record(self.path, self.record)
-        write_result(self.path, self.record, [], finished=False)
+        self.writer.write_record(self.record)
+        self.writer.commit(self.record, 0, restart=True)  # a checkout cannot resume
 
     def step(self, epoch: int, loss: Tensor) -> None:
         """Notes a training step."""
@@ -82,15 +79,10 @@ class RunWriter:
             raise UserError("the checkout's test loader no longer keeps the order of its dataset")
         record = self.record
         assert record is not None  # written before the first task
-        self.lock.check()
-        write_predictions(self.path, task, self._image_names(dataset), true, pred)
-        write_log(self.path, "steps", task, self._log.steps())
-        states = self._log.states()
-        if states:
-            write_log(self.path, "states", task, states)
+        logs = {"steps": self._log.steps(), "states": self._log.states()}
+        self.writer.write_task(task, self._image_names(dataset), true, pred, **logs)
         self._log = StepLog(self.criterion)
-        self.predictions.append((true, pred))
-        write_result(self.path, record, self.predictions, finished=task + 1 == record.num_tasks)
+        self.writer.commit(record, task + 1)
 
     def _image_names(self, dataset: Any) -> list[str]:
         if not dataset.use_path:

@@ -1,117 +1,174 @@
-"""Checkpoints: whole or not at all, untrusted when read, one learner for every task."""
+"""Checkpoints: committed with their task, verified when read, one learner per task, earlier versions readable."""
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
-import torch
+from helpers.written import RECORD, add_task, make_record, some_state, write_tasks
 
 from data_lt.errors import UserError
-from pilot_tal.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from data_lt.files import checksum
+from pilot_tal.engine.checkpoint import load_checkpoint, resume, save_checkpoint
+from pilot_tal.record.run_dir import read_sealed, tasks_done, write_sealed
+from pilot_tal.record.writer import open_run
 
 
-def some_state(done: int, cached: bool = True) -> Checkpoint:
-    cache = {"b": torch.full((2,), float(done))} if cached else {}
-    return Checkpoint(done, {"a": torch.full((3,), float(done))}, cache)
+def names(path):
+    return sorted(file.name for file in (path / "checkpoint").iterdir())
 
 
-def names(folder):
-    return sorted(file.name for file in folder.iterdir())
-
-
-def test_the_learner_of_every_task_stays_and_the_cache_of_the_last(tmp_path):
+def test_learner_of_every_task_is_kept_and_cache_of_the_last(tmp_path):
     assert load_checkpoint(tmp_path) is None
-    for done in (1, 2):
-        save_checkpoint(tmp_path, some_state(done))
-    save_checkpoint(tmp_path, some_state(3, cached=False))
-    assert names(tmp_path) == ["latest.json", *(f"task0{t}.learner.safetensors" for t in range(3))]
+    write_tasks(tmp_path, 1, 2)
+    write_tasks(tmp_path, 3, 3)
+    assert names(tmp_path) == ["task00.learner.safetensors", "task01.learner.safetensors",
+                               "task02.cache.safetensors", "task02.learner.safetensors"]  # fmt: skip
     last = load_checkpoint(tmp_path)
-    assert (last.tasks_done, last.learner["a"].tolist(), last.cache) == (3, [3.0] * 3, {})
+    assert (last.tasks_done, last.learner["a"].tolist(), last.cache["b"].tolist()) == (3, [3.0] * 3, [3.0] * 2)
     assert [load_checkpoint(tmp_path, task).learner["a"][0] for task in (1, 2, 3)] == [1, 2, 3]
     for task in (0, 4):
         with pytest.raises(UserError, match=f"has no model after task {task}; it has been through 3"):
             load_checkpoint(tmp_path, task)
+    write_tasks(tmp_path, 4, 4)
+    assert names(tmp_path) == [f"task0{task}.learner.safetensors" for task in range(4)]
 
 
-def test_a_broken_checkpoint_leaves_the_one_before(tmp_path, monkeypatch):
-    save_checkpoint(tmp_path, some_state(1))
-    with monkeypatch.context() as patch:
-        patch.setattr("pilot_tal.engine.checkpoint.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            save_checkpoint(tmp_path, some_state(2))
+def test_uncommitted_checkpoint_leaves_the_one_before(tmp_path):
+    write_tasks(tmp_path, 1, 1)
+    with pytest.raises(KeyError), open_run(tmp_path) as writer:
+        resume(writer, RECORD)
+        save_checkpoint(writer, some_state(2))
+        raise KeyError
     loaded = load_checkpoint(tmp_path)
     assert loaded.tasks_done == 1 and loaded.cache["b"].tolist() == [1.0, 1.0]
-    save_checkpoint(tmp_path, some_state(2))
+    write_tasks(tmp_path, 2, 2)
     assert load_checkpoint(tmp_path).cache["b"].tolist() == [2.0, 2.0]
     assert [name for name in names(tmp_path) if "cache" in name] == ["task01.cache.safetensors"]
 
 
-NO_ROOM = """
+def test_tasks_done_is_never_lowered(tmp_path):
+    write_tasks(tmp_path, 1, 3)
+    before = (tmp_path / "result.json").read_bytes()
+    with pytest.raises(UserError, match="has 3 finished tasks already"), open_run(tmp_path) as writer:
+        add_task(writer, 2)
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
+NO_SPACE = """
 import resource, signal, sys
 from pathlib import Path
 import torch
 from pilot_tal.engine.checkpoint import Checkpoint, save_checkpoint
+from pilot_tal.record.writer import open_run
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-save_checkpoint(Path(sys.argv[1]), Checkpoint(2, {"a": torch.zeros(5000)}, {}))
+with open_run(Path(sys.argv[1])) as writer:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    save_checkpoint(writer, Checkpoint(2, {"a": torch.zeros(5000)}, {}))
 """
 
 
-def test_a_full_disk_is_said_and_the_last_checkpoint_still_loads(tmp_path):
-    """A real limit on what may be written, in a process of its own."""
-    save_checkpoint(tmp_path, some_state(1))
-    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(tmp_path)], capture_output=True, text=True)
-    assert "UserError: cannot write" in done.stderr.splitlines()[-1] and "task01" in done.stderr
+def test_full_disk_keeps_the_last_checkpoint(tmp_path):
+    write_tasks(tmp_path, 1, 1)
+    done = subprocess.run([sys.executable, "-c", NO_SPACE, str(tmp_path)], capture_output=True, text=True)
+    assert "UserError: cannot write" in done.stderr.splitlines()[-1] and "checkpoint" in done.stderr
     assert load_checkpoint(tmp_path).tasks_done == 1
-    assert not list(tmp_path.glob(".*tmp"))
+    assert not list((tmp_path / "checkpoint").glob(".*tmp"))
+
+
+def test_more_than_a_hundred_tasks(tmp_path):
+    write_tasks(tmp_path, 1, 102, make_record(102))
+    assert load_checkpoint(tmp_path).tasks_done == 102
+    assert [load_checkpoint(tmp_path, task).learner["a"][0] for task in (1, 99, 100, 101)] == [1, 99, 100, 101]
+
+
+def test_damaged_tensors_are_refused(tmp_path):
+    write_tasks(tmp_path, 1, 1)
+    file = tmp_path / "checkpoint" / "task00.learner.safetensors"
+    whole = file.read_bytes()
+    for damage, reason in ((whole[:-1] + b"\x07", "checksum mismatch"), (whole[:-1], "bytes instead"), (b"", "bytes")):
+        file.write_bytes(damage)
+        with pytest.raises(UserError, match=rf"task00.learner.safetensors is damaged \(.*{reason}"):
+            load_checkpoint(tmp_path)
+    file.unlink()
+    with pytest.raises(UserError, match="cannot read it"):
+        load_checkpoint(tmp_path)
+
+
+def test_result_without_the_checkpoint_of_its_last_task_is_damaged(tmp_path):
+    write_tasks(tmp_path, 1, 2)
+    result = read_sealed(tmp_path / "result.json")
+    del result["files"]["checkpoint/task01.learner.safetensors"]
+    write_sealed(tmp_path / "result.json", result)
+    with pytest.raises(UserError, match="it has no checkpoint of task 2"):
+        load_checkpoint(tmp_path)
+
+
+def as_earlier_version(path, checkpoint_of: int) -> None:
+    """Turns a run into one of an earlier version, whose checkpoint was named in a file of its own."""
+    result = read_sealed(path / "result.json")
+    files = {name: seal for name, seal in result["files"].items() if not name.startswith("checkpoint/")}
+    write_sealed(path / "result.json", {**result, "files": files, "metrics": {}})
+    kept = {
+        file.name: checksum(file)
+        for file in (path / "checkpoint").iterdir()
+        if int(file.name[4:6]) < checkpoint_of and (".learner" in file.name or int(file.name[4:6]) == checkpoint_of - 1)
+    }
+    content = {"format": 2, "tasks_done": checkpoint_of, "files": kept}
+    (path / "checkpoint" / "latest.json").write_text(json.dumps(content))
+
+
+def test_run_of_an_earlier_version_is_read_and_resumed(tmp_path):
+    write_tasks(tmp_path, 1, 2)
+    as_earlier_version(tmp_path, 2)
+    assert load_checkpoint(tmp_path).tasks_done == 2 and load_checkpoint(tmp_path, 1).learner["a"][0] == 1
+    write_tasks(tmp_path, 3, 4)
+    assert load_checkpoint(tmp_path).tasks_done == 4 and load_checkpoint(tmp_path, 1).learner["a"][0] == 1
+    assert names(tmp_path) == [f"task0{task}.learner.safetensors" for task in range(4)]
+
+
+def test_run_of_an_earlier_version_stopped_before_its_checkpoint_is_resumed(tmp_path):
+    write_tasks(tmp_path, 1, 1)
+    cache = (tmp_path / "checkpoint" / "task00.cache.safetensors").read_bytes()
+    write_tasks(tmp_path, 2, 2)
+    (tmp_path / "checkpoint" / "task00.cache.safetensors").write_bytes(cache)
+    as_earlier_version(tmp_path, 1)
+    with open_run(tmp_path) as writer:
+        assert resume(writer, RECORD)[0].tasks_done == 1
+    assert tasks_done(tmp_path) == 1 and not (tmp_path / "checkpoint" / "latest.json").exists()
+
+
+@pytest.mark.parametrize("stale", [1, 2, 3])
+def test_checkpoint_older_than_the_result_of_a_finished_run_is_refused(stale, tmp_path):
+    """Otherwise `predict` and `export` use an earlier model."""
+    write_tasks(tmp_path, 1, 4)
+    as_earlier_version(tmp_path, stale)
+    with pytest.raises(UserError, match=rf"latest\.json is damaged \(it is of task {stale}, the result of task 4\)"):
+        load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", "null", "{}", '{"format": 2, "tasks_done": 1, "files": 5}', "[" * 100_000,
      '{"format": 2, "tasks_done": true, "files": {}}', '{"format": 2, "tasks_done": 0, "files": {}}',
-     '{"format": 1, "tasks_done": 1, "files": {}}', '{"format": 2, "tasks_done": 1, "files": {"a": 1}}'],
+     '{"tasks_done": 1, "files": {"../task00.learner.safetensors": "0"}}', '{"tasks_done": 1, "files": {"a": 1}}'],
 )  # fmt: skip
-def test_a_damaged_list_is_said_with_the_way_out(content, tmp_path):
-    folder = tmp_path / "checkpoint"
-    save_checkpoint(folder, some_state(1))
-    (tmp_path / "run.json").write_text("{}")
-    (folder / "latest.json").write_text(content)
-    with pytest.raises(UserError, match=rf"latest.json is damaged \(.*; remove {tmp_path} to start this run anew"):
-        load_checkpoint(folder)
+def test_damaged_latest_json_is_refused(content, tmp_path):
+    write_tasks(tmp_path, 1, 1)
+    as_earlier_version(tmp_path, 1)
+    (tmp_path / "checkpoint" / "latest.json").write_text(content)
+    with pytest.raises(UserError, match=rf"latest.json is damaged \(.*; remove {tmp_path} to start over"):
+        load_checkpoint(tmp_path)
 
 
-def test_another_number_of_tasks_is_damage(tmp_path):
-    """Or predict would take the model of an earlier task."""
-    for done in (1, 2, 3):
-        save_checkpoint(tmp_path, some_state(done))
-    whole = (tmp_path / "latest.json").read_text()
-    for wrong in (1, 2, 4):
-        (tmp_path / "latest.json").write_text(whole.replace('"tasks_done": 3', f'"tasks_done": {wrong}'))
-        with pytest.raises(UserError, match=r"latest\.json is damaged"):
-            load_checkpoint(tmp_path)
-
-
-def test_the_learners_of_more_than_a_hundred_tasks_stay(tmp_path):
-    for done in range(1, 103):
-        save_checkpoint(tmp_path, some_state(done))
-    assert load_checkpoint(tmp_path).tasks_done == 102
-    assert [load_checkpoint(tmp_path, task).learner["a"][0] for task in (1, 99, 100, 101)] == [1, 99, 100, 101]
-
-
-def test_damaged_and_escaping_tensors_are_refused(tmp_path):
-    folder = tmp_path / "checkpoint"
-    save_checkpoint(folder, some_state(1))
-    file = folder / "task00.learner.safetensors"
-    whole = file.read_bytes()
-    for damage in (whole[:-1] + b"\x07", whole[:-1], b""):
-        file.write_bytes(damage)
-        with pytest.raises(UserError, match=r"task00.learner.safetensors is damaged \(it is missing, or its checksum"):
-            load_checkpoint(folder)
-    (tmp_path / "task00.learner.safetensors").write_bytes(whole)
-    known = json.loads((folder / "latest.json").read_text())
-    known["files"] = {f"../{name}": seal for name, seal in known["files"].items()}
-    (folder / "latest.json").write_text(json.dumps(known))
-    with pytest.raises(UserError, match=r"latest\.json is damaged"):
-        load_checkpoint(folder)
+@pytest.mark.parametrize("changed", ["backbone", "data"])
+def test_resume_with_another_vit_or_other_images_is_refused(changed, tmp_path):
+    record = replace(RECORD, backbone=replace(RECORD.backbone, checksum="one"), data=replace(RECORD.data, images="one"))
+    write_tasks(tmp_path, 1, 1, record)
+    before = (tmp_path / "run.json").read_bytes()
+    key = {"backbone": "checksum", "data": "images"}[changed]
+    other = replace(record, **{changed: replace(getattr(record, changed), **{key: "two"})})
+    with pytest.raises(UserError, match="began with another"), open_run(tmp_path) as writer:
+        writer.write_record(other, resumed=True)
+    assert (tmp_path / "run.json").read_bytes() == before

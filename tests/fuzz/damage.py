@@ -248,9 +248,9 @@ def _value(files: dict[str, bytes], name: str) -> Any:
 def _check_checkpoint(world: World, run: Path) -> str:
     whole = the_run(world.finished)
     for task in (None, 1, 2):
-        wanted = load_checkpoint(whole / "checkpoint", task)
+        wanted = load_checkpoint(whole, task)
         try:
-            found = load_checkpoint(run / "checkpoint", task)
+            found = load_checkpoint(run, task)
         except UserError:
             continue
         same = found is not None and found.tasks_done == wanted.tasks_done

@@ -20,7 +20,7 @@ from data_lt.errors import UserError
 from pilot_tal import load_model
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.export import export_model
-from pilot_tal.record.run_dir import write_sealed
+from pilot_tal.record.run_dir import load_run, write_sealed
 
 FRESH = """
 import json, sys, warnings
@@ -76,7 +76,7 @@ def test_what_is_in_the_folder(world, tmp_path):
     assert sum(one["part"] == "tail" for one in about["classes"]) == 3
     assert about["input"]["pixels"] == [32, 32] and "Normalize" in about["input"]["steps"][-1]
     assert about["versions"]["trained"]["packages"]["torch"] == torch.__version__
-    assert about["metrics"] == json.loads((run / "result.json").read_text())["metrics"]
+    assert about["metrics"] == load_run(run).metrics
     text = (folder / "model.json").read_text() + (folder / "README.md").read_text()
     assert str(world.folder) not in text and os.getcwd() not in text  # nobody's business
     assert len({file.stat().st_mode for file in folder.iterdir()}) == 1  # none is private, for it is to be handed on
@@ -104,7 +104,7 @@ def test_the_card_is_read_by_the_hub_and_tells_the_limits(world, tmp_path):
     folder = export_model(run, tmp_path / "model")
     text = (folder / "README.md").read_text(encoding="utf-8")
     card = ModelCard(text)
-    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    metrics = load_run(run).metrics
     data = card.data.to_dict()
     assert data["library_name"] == "pilot-tal" and data["pipeline_tag"] == "image-classification"
     given = {result.metric_name: result.metric_value for result in card.data.eval_results}

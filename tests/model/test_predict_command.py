@@ -15,6 +15,7 @@ from data_lt.files import checksum
 from pilot_tal import load_model
 from pilot_tal.model.model import Prediction
 from pilot_tal.model.results import Labelled, csv_text
+from pilot_tal.record.run_dir import read_sealed, write_sealed
 
 
 @pytest.fixture
@@ -187,13 +188,13 @@ def test_special_files_and_long_paths_are_one_sentence(run, tmp_path):
 
 def test_non_finite_tensors_are_refused(run, tmp_path):
     broken = shutil.copytree(run, tmp_path / "run")
-    file, latest = broken / "checkpoint" / "task01.learner.safetensors", broken / "checkpoint" / "latest.json"
+    file = broken / "checkpoint" / "task01.learner.safetensors"
     tensors = load_file(file)
     name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())
     tensors[name].flatten()[0] = float("nan")
     save_file(tensors, file)
-    content = json.loads(latest.read_text())
-    content["files"][file.name] = checksum(file)
-    latest.write_text(json.dumps(content))
+    result = read_sealed(broken / "result.json")
+    result["files"][f"checkpoint/{file.name}"] = {"bytes": file.stat().st_size, "sha256": checksum(file)}
+    write_sealed(broken / "result.json", result)
     status, printed = command("predict", broken, photo(tmp_path / "one.png"))
     assert status == 2 and f"non-finite values in {name}" in printed

@@ -14,7 +14,7 @@ from pilot_tal import load_model
 from pilot_tal.backbone.demo_vit import demo_vit_path
 from pilot_tal.backbone.weights import build_backbone
 from pilot_tal.model.export import export_model
-from pilot_tal.record.run_dir import read_run_record, write_record
+from pilot_tal.record.run_dir import read_run_record, read_sealed, write_sealed
 from pilot_tal.record.run_record import EngineRecord
 from pilot_tal.results import build_report
 
@@ -47,8 +47,9 @@ def test_a_run_without_a_finished_task(tmp_path, world):
 def test_a_method_that_is_not_there_comes_from_a_plugin(tmp_path, world):
     run = shutil.copytree(world.run("lae"), tmp_path / "run")
     record = read_run_record(run)
-    write_record(run, replace(record, method=replace(record.method, name="linear_probe")))
-    (run / "result.json").unlink()
+    record = replace(record, method=replace(record.method, name="linear_probe"))
+    write_sealed(run / "run.json", record.plain())
+    write_sealed(run / "result.json", read_sealed(run / "result.json") | {"run": record.stamp})
     with pytest.raises(UserError, match=r"the method 'linear_probe' of .* with --plugins"):
         load_model(run)
 
@@ -61,7 +62,8 @@ def test_a_task_that_there_is_not(task, world):
 
 def test_a_run_of_another_toolbox(tmp_path, world):
     run = shutil.copytree(world.run("lae"), tmp_path / "run")
-    write_record(run, replace(read_run_record(run), engine=EngineRecord("pilot", "LAMDA-PILOT")))
+    record = replace(read_run_record(run), engine=EngineRecord("pilot", "LAMDA-PILOT"))
+    write_sealed(run / "run.json", record.plain())
     with pytest.raises(UserError, match="trained by LAMDA-PILOT, which keeps its models itself"):
         load_model(run)
 
@@ -70,7 +72,7 @@ def test_damaged_tensors(tmp_path, world):
     run = shutil.copytree(world.run("lae"), tmp_path / "run")
     file = run / "checkpoint" / "task01.learner.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(UserError, match="checksum does not fit"):
+    with pytest.raises(UserError, match="checksum mismatch"):
         load_model(run)
     load_model(run, after_task=1)
 

@@ -1,5 +1,6 @@
 """One process at a time in a directory: seen, not seen, dead, asleep, killed in the middle, all at once."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -12,7 +13,8 @@ import pytest
 
 from data_lt.errors import UserError
 from pilot_tal.record import lock as locks
-from pilot_tal.record.lock import Busy, forget_dead, locked, owner_of
+from pilot_tal.record.lock import Busy, locked, owner_of
+from pilot_tal.record.writer import clean_finished
 
 FORK = multiprocessing.get_context("fork")
 
@@ -202,13 +204,13 @@ def test_a_disk_without_hard_links_will_do(error, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lease_of_one_killed_in_its_last_moment_is_forgotten(tmp_path, quick):
+def test_lock_of_a_process_killed_in_its_last_moment_is_removed(tmp_path, quick):
     holder = start_holder(tmp_path)
-    forget_dead(tmp_path)
+    clean_finished(tmp_path)
     assert files(tmp_path) == [".lock-000001"]  # it lives
     holder.kill()
     holder.join()
-    forget_dead(tmp_path)
+    clean_finished(tmp_path)
     assert files(tmp_path) == []
 
 
@@ -256,3 +258,34 @@ def test_many_processes_under_kills_are_never_two_at_once(tmp_path):
     with locked(tmp_path):
         pass
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("number", [1, 2])
+def test_overtaken_owner_neither_renews_nor_overwrites_nor_removes(number, failed, tmp_path, quick):
+    """Its successor has the next number, or its own one if all lock files were removed in between."""
+    successor = json.dumps({"host": "far", "space": "x", "pid": 1, "token": "another"}).encode()
+    with contextlib.suppress(KeyError), locked(tmp_path) as lock:
+        while b'"beat": 0' in lock.file.read_bytes():
+            time.sleep(0.02)
+        (tmp_path / f".lock-{number:06d}").write_bytes(successor)
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        time.sleep(0.3)
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+        assert not lock._thread.is_alive()
+        if failed:
+            raise KeyError
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_unmounted_disk_is_named_and_the_lock_is_renewed_when_it_is_back(tmp_path, quick):
+    with locked(tmp_path / "run") as lock:
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+        with pytest.raises(UserError, match=r"the lock of .* is gone: the disk was unmounted"):
+            lock.check()
+        time.sleep(0.2)
+        (tmp_path / "elsewhere").rename(tmp_path / "run")
+        before = lock.file.read_bytes()
+        time.sleep(0.2)
+        lock.check()
+        assert lock.file.read_bytes() != before

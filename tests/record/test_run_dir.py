@@ -12,10 +12,6 @@ from pilot_tal.record.run_dir import (
     load_run,
     read_run_record,
     read_sealed,
-    write_log,
-    write_predictions,
-    write_record,
-    write_result,
     write_sealed,
 )
 from pilot_tal.record.run_record import (
@@ -27,6 +23,7 @@ from pilot_tal.record.run_record import (
     RunRecord,
     StreamRecord,
 )
+from pilot_tal.record.writer import open_run
 
 RECORD = RunRecord(
     engine=EngineRecord("native", "native"),
@@ -46,11 +43,16 @@ STEPS = [{"epoch": 0, "step": 0, "loss": 1.5, "aux": None, "lr": 0.1}]
 @pytest.fixture
 def run(tmp_path):
     path = tmp_path / "runs" / RECORD.name
-    write_record(path, RECORD)
-    write_predictions(path, 0, ["x, y.jpg", "z.jpg"], TRUE, PRED)
-    write_log(path, "steps", 0, STEPS)
-    write_result(path, RECORD, [(TRUE, PRED)], finished=False)
+    write_run(path, ["x, y.jpg", "z.jpg"])
     return path
+
+
+def write_run(path, images, tasks=1):
+    with open_run(path) as writer:
+        writer.write_record(RECORD)
+        for task in range(tasks):
+            writer.write_task(task, images, TRUE, PRED, steps=STEPS)
+        writer.commit(RECORD, tasks)
 
 
 def test_a_run_is_read_back(run):
@@ -62,20 +64,19 @@ def test_a_run_is_read_back(run):
     assert loaded.metrics["a_last"] == 0.5 and loaded.metrics["tasks_done"] == 1
     assert find_runs([run.parent]) == [run] == find_runs([run])
     assert not is_finished(run)
-    write_result(run, RECORD, [(TRUE, PRED)], finished=True)
+    write_run(run, ["a.jpg", "b.jpg"], tasks=2)
     assert is_finished(run) and load_run(run).finished
 
 
 def test_a_log_holds_no_nan_which_json_does_not_know(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_log(tmp_path, "steps", 0, [{"loss": float("nan")}])
+    with pytest.raises(ValueError, match="not JSON compliant"), open_run(tmp_path) as writer:
+        writer.write_task(0, ["x.jpg"], [0], [0], steps=[{"loss": float("nan")}])
     assert not (tmp_path / "steps").exists()
 
 
 def test_a_spreadsheet_runs_no_name_of_an_image_and_a_reader_gets_it_back(run):
     names = ["=cmd()/0.png", "'@b/1.png"]
-    write_predictions(run, 0, names, TRUE, PRED)
-    write_result(run, RECORD, [(TRUE, PRED)], finished=False)
+    write_run(run, names)
     lines = (run / "predictions" / "task00.csv").read_text(encoding="utf-8").splitlines()[1:]
     assert [line[0] for line in lines] == ["'", "'"]
     assert load_run(run).images(0) == names
@@ -83,16 +84,16 @@ def test_a_spreadsheet_runs_no_name_of_an_image_and_a_reader_gets_it_back(run):
 
 def test_a_record_of_another_run_is_named(run):
     other = replace(RECORD, seed=1994, stream=replace(RECORD.stream, class_order=(0, 1, 2)))
-    write_record(run, other)
-    with pytest.raises(UserError, match=r"result\.json is damaged \(it is not of the run that run\.json tells of\)"):
+    write_sealed(run / "run.json", other.plain())
+    with pytest.raises(UserError, match=r"result\.json is damaged \(it belongs to another run than run\.json\)"):
         load_run(run)
-    write_record(run, replace(RECORD, environment=({"threads": 2},), notes=()))  # what may change on the way
+    write_sealed(run / "run.json", replace(RECORD, environment=({"threads": 2},), notes=()).plain())
     assert load_run(run).tasks_done == 1
 
 
 def test_a_run_that_has_just_begun_has_nothing(tmp_path):
     assert not is_finished(tmp_path / "nothing")
-    write_record(tmp_path, RECORD)
+    write_sealed(tmp_path / "run.json", RECORD.plain())
     loaded = load_run(tmp_path)
     assert (loaded.tasks_done, loaded.finished, loaded.metrics, loaded.predictions) == (0, False, {}, [])
 
@@ -147,13 +148,13 @@ def test_any_damage_is_named_with_the_way_out(run, file, damage):
     with pytest.raises(UserError) as caught:
         load_run(run)
     assert "\n" not in str(caught.value) and str(run) in str(caught.value)
-    assert "to start this run anew" in str(caught.value) or "of another run format" in str(caught.value)
+    assert "to start over" in str(caught.value) or "of another run format" in str(caught.value)
 
 
 @pytest.mark.parametrize("file", FILES[2:])
 def test_a_missing_file_is_named(run, file):
     (run / file).unlink()
-    with pytest.raises(UserError, match=rf"{file} is damaged \(it cannot be read: No such file.*remove"):
+    with pytest.raises(UserError, match=rf"{file} is damaged \(cannot read it: No such file.*remove"):
         load_run(run)
 
 
@@ -186,15 +187,17 @@ def test_a_stream_that_makes_no_sense_is_refused(change):
 
 
 def test_a_run_that_knows_less_than_its_checkpoint_is_damaged(run):
-    with pytest.raises(UserError, match="knows of 1 finished tasks, the checkpoint of 2"):
+    with pytest.raises(UserError, match="has 1 finished tasks, the checkpoint 2"):
         load_run(run, done=2)
     assert load_run(run, done=0).predictions == []
 
 
 def test_labels_out_of_range_are_named(run):
-    write_predictions(run, 0, ["x.jpg"], [0], [2])
-    with pytest.raises(UserError, match="pred labels must be 0 to 1"):
-        write_result(run, RECORD, [([0], [2])], finished=False)
+    with open_run(run) as writer:
+        writer.write_task(0, ["x.jpg"], [0], [2])
+        writer.commit(RECORD, 1)
+    with pytest.raises(UserError, match="labels outside 0 … 1"):
+        load_run(run)
 
 
 def test_folders_without_runs_are_refused(tmp_path):

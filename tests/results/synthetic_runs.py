@@ -9,7 +9,6 @@ import numpy as np
 from data_lt import CARDS
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.record.run_dir import write_log, write_predictions, write_record, write_result
 from pilot_tal.record.run_record import (
     NO_LOSS,
     BackboneRecord,
@@ -20,6 +19,7 @@ from pilot_tal.record.run_record import (
     RunRecord,
     StreamRecord,
 )
+from pilot_tal.record.writer import open_run
 
 SEEDS = (1993, 1994, 1995)
 ENGINES = {"native": "native", "lamda-pilot": "LAMDA-PILOT"}
@@ -96,14 +96,15 @@ def write_run_directory(
     done = record.num_tasks if tasks_done is None else tasks_done
     # Names may be hostile; the directory of a run is not what they are tried on.
     path = root / re.sub(r"[^A-Za-z0-9_-]", "", record.name)
-    write_record(path, record)
-    predictions = [_predict(record, task, tests, tail_gain) for task in range(done)]
-    for task, (true, pred) in enumerate(predictions):
-        write_predictions(path, task, [f"{y}/{i}.png" for i, y in enumerate(true)], true, pred)
-        if record.loss.name == "tal" and states != []:
-            lines = _tal_lines(record, task, steps_a_task) if states is None else states[task]
-            write_log(path, "states", task, lines)
-    write_result(path, record, predictions, done == record.num_tasks)
+    with open_run(path) as writer:
+        writer.write_record(record)
+        for task in range(done):
+            true, pred = _predict(record, task, tests, tail_gain)
+            lines = []
+            if record.loss.name == "tal" and states != []:
+                lines = _tal_lines(record, task, steps_a_task) if states is None else states[task]
+            writer.write_task(task, [f"{y}/{i}.png" for i, y in enumerate(true)], true, pred, states=lines)
+        writer.commit(record, done)
     return path
 
 

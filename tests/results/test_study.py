@@ -8,7 +8,6 @@ import pytest
 from synthetic_runs import SEEDS, long_tailed_counts, write_comparison, write_run_directory
 
 from pilot_tal.losses import LOSSES
-from pilot_tal.record.run_dir import RESULT, read_sealed, write_sealed
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.results import build_report, tables
 from pilot_tal.results.grouping import load_study
@@ -29,15 +28,6 @@ def test_one_comparison_is_one_group_with_two_variants(tmp_path):
     assert setting.title == "Demo-LT · L2P · 2 tasks · pilot"
     assert setting.baseline(setting.variants[1]) is setting.variants[0]
     assert setting.baseline(setting.variants[0]) is None
-
-
-def test_metrics_that_a_run_was_written_without_are_computed(tmp_path):
-    (path,) = write_comparison(tmp_path, losses=(("ce", 0),), seeds=(1,), **SMALL)
-    whole = read_sealed(path / RESULT)
-    fewer = {key: value for key, value in whole["metrics"].items() if key != "a_tail"}
-    write_sealed(path / RESULT, {**whole, "metrics": fewer})
-    (setting,) = load_study([tmp_path]).groups
-    assert setting.variants[0].runs[1].metrics == whole["metrics"]
 
 
 def test_difference_is_paired_by_seed(tmp_path):
