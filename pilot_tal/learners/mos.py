@@ -98,24 +98,25 @@ class MOS(AdapterLearner):
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss tells features from each other and from old means."""
-        parts = self._contracted() if self.fidelity == "pilot" and self._mean_parts else list(self.cur.parts)
+        merges = self.fidelity == "pilot" and self._mean_parts
+        parts = self.contracted(self.cur.parts, self._mean_parts) if merges else list(self.cur.parts)
         features = self.features(self.backbone.embed(x), parts, dropout=True)
         rows = torch.cat((self._old_means, features.float()))
         similarity = rows @ rows.t() / TEMPERATURE
         apart = F.cross_entropy(similarity, torch.arange(len(rows), device=rows.device))
         return self.task_logits(features, self.head), self.config.reg * apart
 
-    def _contracted(self) -> list[Tensor]:
-        """The adapters as the blocks of LAMDA-PILOT see them, and what its forward pass leaves behind.
+    def contracted(self, parts: Sequence[Tensor], means: Sequence[Tensor]) -> list[Tensor]:
+        """The adapters as the blocks of LAMDA-PILOT see them; `parts` become what its forward pass leaves behind.
 
         There every block first pulls the stored tensors of all blocks towards the mean of the finished ones. Block
         l so works with mean + (1-μ)^(l+1) (W - mean), its gradient goes to W as it is, and after the last block
         W = mean + (1-μ)^depth (W - mean) is what the optimizer finds.
         """
         keep = 1 - self.config.adapter_momentum
-        powers = keep ** torch.arange(1, self.backbone.depth + 1, device=self._old_means.device)
+        powers = keep ** torch.arange(1, self.backbone.depth + 1, device=self.sigma.device)
         seen = []
-        for part, mean in zip(self.cur.parts, self._mean_parts, strict=True):
+        for part, mean in zip(parts, means, strict=True):
             with torch.no_grad():
                 distance = part - mean
                 value = mean + powers.view(-1, *[1] * (part.ndim - 1)) * distance
@@ -139,7 +140,7 @@ class MOS(AdapterLearner):
             with torch.no_grad():
                 for part, mean in zip(self.cur.parts, self._mean_parts, strict=True):
                     part.copy_(mean)
-        features, prototypes, labels = self._training_features(images)
+        features, prototypes, labels = self.training_features(images)
         kept, centroids = self.config.ca_storage_efficient_method, self.config.n_centroids
         for label in range(self.task.first, self.task.stop):
             own = labels == label
@@ -150,7 +151,7 @@ class MOS(AdapterLearner):
             self._align()
 
     @torch.no_grad()
-    def _training_features(self, images: Images) -> tuple[Tensor, Tensor, Tensor]:
+    def training_features(self, images: Images) -> tuple[Tensor, Tensor, Tensor]:
         """Features of the task's images for the statistics and for the prototypes, and their labels."""
         device = self.sigma.device
         last, first = self.adapter_parts(self.task.index), self.adapter_parts(0)
@@ -206,7 +207,7 @@ class MOS(AdapterLearner):
         """The classifier under the adapter each image finds, joined with the prototypes under adapter 0."""
         tokens = self.backbone.embed(x)
         adapters = len(self.stops)
-        features = torch.stack([self._adapter_features(i, tokens, ids) for i in range(adapters)], dim=1)
+        features = torch.stack([self.adapter_features(i, tokens, ids) for i in range(adapters)], dim=1)
         similarity = self.sigma * cosine_similarity(features[:, 0], self.prototypes[: self.seen])
         logits = self.seen_logits(features, self.head)  # [B, adapters, classes]
         stops = torch.tensor(self.stops, device=x.device)
@@ -221,7 +222,7 @@ class MOS(AdapterLearner):
         """The ensemble's scores are sums of two probabilities, those of the classifier alone are logits."""
         return shares(scores) if self.config.ensemble else super().probabilities(scores)
 
-    def _adapter_features(self, index: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
+    def adapter_features(self, index: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
         """Test features under one adapter; those of a finished task never change."""
         if index >= len(self.finished):
             return self.features(tokens, list(self.cur.parts))

@@ -3,11 +3,12 @@
 A workaround is switched on only where it is needed; its docstring is what the log says then.
 """
 
+import importlib
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, partialmethod
 from itertools import product
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,8 @@ TOP_K = 5
 LEAST_FISHER = 1e-30  # of gradients of 1e-15: nothing beside any other, and far enough from where float32 ends
 # Classes of ViTs, as the checkout and timm call them.
 _VITS = ("VisionTransformer", "Generalized_Vit", "Specialized_Vit", "VPT_ViT")
+# Those that split the weights of timm's attention into queries, keys and values.
+_SPLITTING = ("backbone.vit_adapter", "backbone.vit_ease", "backbone.vit_mos")
 _HEED_PRETRAINED = ("l2p", "dualprompt", "coda_prompt")
 
 
@@ -214,9 +217,9 @@ def fecam_inverse(context: Context) -> None:
     context.patches.set(torch.linalg, "pinv", inverse)
 
 
-@_register(BEFORE, lambda c: "embed_dim" in c.job.vit and c.name == "mos")
-def mos_width(context: Context) -> None:
-    """MOS splits the weights of its ViT's attention at a width of 768; they are split at the width of this trial."""
+@_register(BEFORE, lambda c: "embed_dim" in c.job.vit and getattr(c.vit, "__name__", "") in _SPLITTING)
+def split_width(context: Context) -> None:
+    """the ViT's attention weights are split at a width of 768; they are split at the width of this trial."""
     import timm
 
     original = timm.create_model
@@ -237,6 +240,21 @@ def _split_attention(state: dict[str, Any]) -> dict[str, Any]:
         parts = zip("qkv", tensor.chunk(3), strict=True) if ".qkv." in name else [("", tensor)]
         split |= {name.replace("qkv", f"{letter}_proj") if letter else name: part for letter, part in parts}
     return split
+
+
+@_register(BEFORE, lambda c: "embed_dim" in c.job.vit)
+def backbone_width(context: Context) -> None:
+    """the width 768 is written beside every ViT; the width of this trial takes its place."""
+    nets, linears = (importlib.import_module(name) for name in ("utils.inc_net", "backbone.linears"))
+    width, get, ease = context.job.vit["embed_dim"], nets.get_backbone, linears.EaseCosineLinear
+
+    def get_backbone(*args: Any, **kwargs: Any) -> Any:
+        backbone = get(*args, **kwargs)
+        backbone.out_dim = width
+        return backbone
+
+    context.patches.set(nets, "get_backbone", get_backbone)
+    context.patches.set(ease, "forward_reweight", partialmethod(ease.forward_reweight, out_dim=width))
 
 
 @_register(ON_LEARNER, lambda c: "embed_dim" in c.job.vit)

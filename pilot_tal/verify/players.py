@@ -1,15 +1,17 @@
 """TAL and learners that play a recording: what is particular to it (its arithmetic, what it drew), kept out of ours."""
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from data_lt.errors import UserError
 from pilot_tal.learners import LEARNERS, MOS, CODAPrompt, Learner, RanPAC
+from pilot_tal.learners.adapters import named_adapters
 from pilot_tal.learners.base import Images
-from pilot_tal.learners.mos_statistics import JITTER, ClassStatistics
 from pilot_tal.losses.tal import TAL
 
 
@@ -38,57 +40,69 @@ class PlayedRanPAC(RanPAC):
         return torch.arange(number)
 
 
-class PlayedMOS(MOS):
-    """MOS with the draws of a recording: features for the alignment, and the centroids of a random clustering.
-
-    In `fixed`, the first optimizer step of the second task also moves the mean. LAMDA-PILOT keeps the sum of its
-    first snapshot without copying it. Its own forward pass gives the current adapters new memory before that could
-    matter; in the recorded runs the forward pass changes nothing, so the step writes into the sum as well, and the
-    merge that follows finds nothing to pull.
-    """
+class RecordedMOS(MOS):
+    """MOS that aligns its classifier with the recorded batches."""
 
     recorded: Mapping[str, Tensor]
     """What was recorded of the current task, by name; set before `end_task`."""
-    _moved: list[Tensor] | None = None
-
-    def end_task(self, images: Images) -> None:
-        """Ends the task, then takes over the recorded centroids."""
-        super().end_task(images)
-        for name, means in self.recorded.items():
-            if name.startswith("class_mean.") and means.ndim == 2:
-                label = name.removeprefix("class_mean.")
-                variances = self.recorded[f"class_cov.{label}"].float() + JITTER
-                self.classes[int(label)] = ClassStatistics(means.float(), variances=variances)
 
     def gaussian_batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The recorded mini-batches of an epoch."""
+        """The recorded batches of an epoch."""
         epochs = self.config.crct_epochs
         features, labels = self.recorded.get("align.features"), self.recorded.get("align.labels")
         if features is None or labels is None or len(features) % epochs:
             raise UserError(f"the recording of task {self.task.index} needs align batches for {epochs} epochs")
-        yield from zip(features.chunk(epochs)[epoch], labels.chunk(epochs)[epoch], strict=True)
+        yield from zip(features.chunk(epochs)[epoch], labels.long().chunk(epochs)[epoch], strict=True)
+
+
+class ShippedMOS(RecordedMOS):
+    """MOS whose statistics and evaluation merge the stored adapters, as every forward pass of LAMDA-PILOT does.
+
+    Evaluation of ours must not change the model, so MOS uses the limit of these merges instead. This class shows that
+    nothing else differs.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.merged = nn.ModuleList()
+
+    def end_task(self, images: Images) -> None:
+        """Keeps a second snapshot, which evaluation merges."""
+        self.merged.append(copy.deepcopy(self.cur).requires_grad_(False))
+        super().end_task(images)
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Lets the mean follow the first step, then merges."""
-        first = self.fidelity == "fixed" and self.task.index == 1 and self._moved is None
-        if first and self.config.adapter_momentum > 0:
-            self._moved = [part.detach().clone() for part in self.cur.parts]
-            self._mean_parts = self.mean_parts(1)
-        super().after_step()
+    def training_features(self, images: Images) -> tuple[Tensor, Tensor, Tensor]:
+        """Features class by class; each pass merges the current adapters."""
+        if not self._mean_parts:
+            return super().training_features(images)
+        for part, own in zip(self.cur.parts, self.merged[-1].parameters(), strict=True):
+            part.copy_(own)
+        x, y = (torch.cat(column) for column in zip(*images(), strict=True))
+        tokens, order = self.backbone.embed(x), torch.argsort(y, stable=True)
+        features = [
+            self.features(tokens[y == label], self.contracted(self.cur.parts, self._mean_parts))
+            for label in range(self.task.first, self.task.stop)
+        ]
+        return torch.cat(features), self.features(tokens[order], self.adapter_parts(0)), y[order]
 
-    def mean_parts(self, count: int) -> list[Tensor]:
-        """Mean of the first `count` snapshots, the first one as moved."""
-        means = super().mean_parts(count)
-        if self._moved is None:
-            return means
-        first = self.finished[0].parameters()
-        return [m + (moved - part) / count for m, moved, part in zip(means, self._moved, first, strict=True)]
+    def adapter_features(self, index: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
+        """Test features under one snapshot, which the pass merges."""
+        parts = list(self.merged[index].parameters())
+        return self.features(tokens, self.contracted(parts, self.mean_parts(index)) if index else parts)
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The snapshots as evaluation has left them."""
+        named = super().named_tensors()
+        for task, adapters in enumerate(self.merged):
+            named |= named_adapters(adapters, f"backbone.adapter_list.{task}.{{}}")
+        return named
 
 
-def player_of(method: str) -> type[Learner]:
+def player_of(method: str, fidelity: str) -> type[Learner]:
     """The learner that plays recordings of a method."""
-    return {"mos": PlayedMOS, "ranpac": PlayedRanPAC}.get(method, LEARNERS[method])
+    mos = ShippedMOS if fidelity == "pilot" else RecordedMOS
+    return {"mos": mos, "ranpac": PlayedRanPAC}.get(method, LEARNERS[method])
 
 
 def new_rows(learner: Learner, tensor: Tensor, number: int) -> slice:

@@ -44,12 +44,14 @@ class Meta:
 
 
 _REQUIRED = {*settings_of(Meta), "per"}
-_REMARKS = {"seed", "commit", "note", "name", "torch", "timm"}
+_REMARKS = {"commit", "versions", "seeds"}
 # Settings of LAMDA-PILOT that its own code never reads (or reads without effect) in these learners.
 _IGNORED = {
     "initializer", "predefined_key", "global_pool", "pretrained", "freeze", "prefix", "dataset", "memory_size",
     "memory_per_class", "fixed_memory", "shuffle", "init_cls", "increment", "model_name", "backbone_type",
-    "device", "seed", "M", "vpt_type", "prompt_token_num", "use_simplecil", "adapter_num",
+    "device", "seed", "M", "vpt_type", "prompt_token_num", "use_simplecil", "adapter_num", "pull_constraint",
+    "embedding_key", "prompt_key_init", "ca_storage_efficient_method_choices", "tuned_epoch", "init_epochs",
+    "later_epochs", "later_lr", "init_lr", "optimizer", "min_lr", "scheduler",
 }  # fmt: skip
 # Settings with one value that makes sense here: another one would ask for something the learners do not do.
 _FIXED = {
@@ -106,7 +108,7 @@ class Recording:
         meta, method = self.meta, self.meta["method"]
         known = settings_of(LEARNERS[method].config_class)
         values = {"tuned_epoch": meta["epochs"], "batch_size": meta["bs"], "weight_decay": meta["wd"]}
-        values["min_lr"] = 1e-5  # of all recordings that do not name it, those of MOS included
+        values["scheduler"] = "cosine"  # of the learners whose original has no such setting
         values["adapter_dropout"] = 0.0  # verification draws no random number
         values = {name: value for name, value in values.items() if name in known}
         for name, value in meta["hp"].items():

@@ -12,12 +12,12 @@ from pilot_tal.backbone import FrozenViT, build_from_state
 from pilot_tal.engine.loop import train_task
 from pilot_tal.learners import Learner
 from pilot_tal.losses import TaskLoss, build_loss
-from pilot_tal.verify.players import PlayedMOS, PlayedTAL, new_rows, player_of, statistics
+from pilot_tal.verify.players import PlayedTAL, RecordedMOS, new_rows, player_of, statistics
 from pilot_tal.verify.recording import Recording, read_recording
 
-LOSS_TOLERANCE = 1e-4
-STATE_TOLERANCE = 1e-3
-SCORE_TOLERANCE = 1e-3
+LOSS_TOLERANCE = 2e-6
+STATE_TOLERANCE = 1e-4
+SCORE_TOLERANCE = 2e-5
 
 
 @dataclass
@@ -71,7 +71,7 @@ def verify_file(path: str | Path) -> Iterator[TaskReport]:
 def _verify_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterator[TaskReport]:
     meta, config = recording.meta, recording.config()
     sizes = recording.sizes
-    learner = player_of(meta["method"])(backbone, config, sum(sizes), len(sizes), meta["fidelity"])
+    learner = player_of(meta["method"], meta["fidelity"])(backbone, config, sum(sizes), len(sizes), meta["fidelity"])
     learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
     for index in range(len(sizes)):
         yield _verify_task(recording, learner, loss, index)
@@ -88,10 +88,10 @@ def _verify_task(recording: Recording, learner: Learner, loss: str, index: int) 
         epochs=recording.meta["epochs"],
         config=learner.config,
         device="cpu",
-        on_begin=lambda: _write_new_rows(learner, recording, index),
+        on_begin=lambda: _write_new_rows(learner, recording, f"{loss}.task{index}.begin."),
         on_step=lambda info: losses.append(info.loss),
     )
-    if isinstance(learner, PlayedMOS):
+    if isinstance(learner, RecordedMOS):
         learner.recorded = recording.group(f"{loss}.task{index}.")
     learner.end_task(lambda: recording.train_batches(index))
     return _compare(recording, learner, criterion, loss, index, losses)
@@ -105,13 +105,13 @@ def _criterion(recording: Recording, loss: str) -> TaskLoss:
 
 
 @torch.no_grad()
-def _write_new_rows(learner: Learner, recording: Recording, index: int) -> None:
+def _write_new_rows(learner: Learner, recording: Recording, prefix: str) -> None:
     """Puts the recorded draws in the place of our own: the rows that are new in this task."""
     own = learner.named_tensors()
-    for name, rows in recording.group(f"begin{index}.").items():
+    for name, rows in recording.group(prefix).items():
         place = own[name][new_rows(learner, own[name], len(rows))] if name in own else None
         if place is None or place.shape != rows.shape:
-            raise UserError(f"{recording.path}: begin{index}.{name} {list(rows.shape)} does not fit the learner")
+            raise UserError(f"{recording.path}: {prefix}{name} {list(rows.shape)} does not fit the learner")
         place.copy_(rows)
 
 

@@ -1,13 +1,14 @@
-"""Records tiny runs of LAMDA-PILOT's own learners, for `pilot-tal replay` to compare ours with.
+"""Records small runs of LAMDA-PILOT's own learners, with which `pilot-tal verify` compares ours.
 
     PYTHON tests/recordings/record.py CHECKOUT [--out FOLDER] [CASE …]
 
-CHECKOUT is an unmodified LAMDA-PILOT at commit 5240714, PYTHON that of the environment `scripts/setup_upstream.sh`
-makes for it. Nothing in the checkout is changed, and none of it ends up in a recording: the learners are driven from
-outside, on a small ViT with random weights and on random images that are made here.
+CHECKOUT is an unmodified LAMDA-PILOT at commit 5240714, PYTHON that of the environment that `scripts/setup_upstream.sh`
+makes. The driver of `pilot-tal upstream` runs the checkout's own classes and training code with the checkout's own
+settings, except for those named here, on a small random ViT and random images. Nothing in the checkout is changed and
+none of it ends up in a recording. docs/learners.md lists what a recording holds.
 
-What a recording holds is told in docs/learners.md. A learner is played once with cross-entropy and once with TAL
-in its place, from the same start; one that trains nothing is played once.
+Each learner runs twice from the same start, with cross-entropy and with TAL; a learner that trains nothing runs once.
+Batches have a fixed order and adapters no dropout, because verification draws no random numbers.
 """
 
 import argparse
@@ -15,11 +16,14 @@ import contextlib
 import importlib
 import io
 import json
+import logging
+import os
+import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,67 +31,62 @@ import torch
 from torch import Tensor, nn
 
 COMMIT = "5240714"
-SHAPE = {"dim": 32, "depth": 3, "heads": 4, "patch": 4, "img": 12}
+SEEDS = {"data": 1993, "learner": 5}
+SHAPE = {"dim": 24, "heads": 4, "patch": 4, "img": 8}
 STREAM = {"tasks": 3, "per": 4, "epochs": 3, "bs": 6}
 TAL = {"lam": 0.9, "r": 1.0, "eps": 1e-8}
-TRAIN_IMAGES = (8, 6, 5, 3)  # of the classes of a task, most to fewest
+TRAIN_IMAGES = (8, 6, 5, 3)  # per class of a task
 TEST_IMAGES = 3
-NOISE = (0.2, 0.7, 2.0)  # of the images of a task: RanPAC needs another ridge for each
-SGD = {"init_lr": 0.5, "optimizer": "sgd", "scheduler": "cosine", "min_lr": 0.001}
-EASE = {**SGD, "ffn_num": 4, "use_diagonal": False, "recalc_sim": True, "use_reweight": True, "alpha": 0.1}
-CASES: dict[str, dict[str, Any]] = {
-    "simplecil": {"method": "simplecil", "wd": 0.0, "hp": {}},
-    "ranpac": {"method": "ranpac", "wd": 0.005, "hp": {**SGD, "ffn_num": 4, "M": 24, "use_RP": True}},
-    "ease": {"method": "ease", "wd": 0.005, "hp": {**EASE, "use_init_ptm": False, "beta": 0.0}},
-    "ease_ptm": {"method": "ease", "wd": 0.0, "hp": {**EASE, "recalc_sim": False, "use_init_ptm": True, "beta": 0.5}},
+NOISE = (0.2, 0.7, 2.0)  # per task: RanPAC then chooses different ridges
+ADAM = {"init_lr": 0.01}
+SGD = {"init_lr": 0.5, "min_lr": 0.001}
+ADAPTERS = {**SGD, "weight_decay": 0.005, "ffn_num": 4}
+EASE = {**ADAPTERS, "later_lr": 0.5}
+MOS = {"init_lr": 0.5, "ffn_num": 4, "crct_epochs": 2, "batch_size": 4}
+# Config file of the checkout, depth of the ViT, changed settings.
+CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "l2p": ("l2p", 5, {**ADAM, "size": 6, "length": 2, "top_k": 2}),
+    "dualprompt": ("dualprompt", 5, {**ADAM, "size": 4, "length": 3, "g_prompt_length": 3}),
+    "coda_prompt": ("coda_prompt", 5, {"prompt_param": [6, 4, 0.1]}),
+    "lae": ("lae", 5, {**ADAM, "ema_decay": 0.9, "num_freeze_epochs": 1, "pet_length": 4}),
+    "mos": ("mos", 5, MOS),
+    "mos_fixed": ("mos", 5, MOS),
+    "simplecil": ("simplecil", 3, {}),
+    "ranpac": ("ranpac", 3, {**ADAPTERS, "M": 24}),
+    "ease": ("ease", 3, EASE),
+    "ease_ptm": ("ease", 3, {**EASE, "weight_decay": 0.0, "recalc_sim": False, "use_init_ptm": True, "beta": 0.5}),
 }
+# Tensors that are drawn when a task begins, by the start of their names.
+DRAWN = {"coda_prompt": ("prompt.",), "lae": ("fc.",), "ranpac": ("fc.weight",),
+         "ease": ("backbone.cur_adapter.", "proxy_fc.weight")}  # fmt: skip
+FROZEN = ("original_backbone.", "backbone.patch_embed.", "backbone.cls_token", "backbone.pos_embed",
+          "backbone.norm.", "backbone.blocks.", "backbone.pre_logits.")  # fmt: skip
+Batch = tuple[Tensor, Tensor, Tensor]
+Arrays = dict[str, np.ndarray]
 
 
-# The world: a ViT, a stream of tasks. Everything is drawn from generators of its own.
+# The ViT and the images.
 
 
-def random_vit(generator: torch.Generator) -> dict[str, Tensor]:
-    """The weights of a ViT under timm's names, large enough for tokens to differ."""
+def random_vit(depth: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Weights of a ViT under timm's names, large enough for tokens to differ."""
     from timm.models.vision_transformer import VisionTransformer
 
-    vit = VisionTransformer(
-        img_size=SHAPE["img"],
-        patch_size=SHAPE["patch"],
-        embed_dim=SHAPE["dim"],
-        depth=SHAPE["depth"],
-        num_heads=SHAPE["heads"],
-        num_classes=0,
-    )
+    vit = VisionTransformer(**vit_shape(depth), num_classes=0)
     return {
         name: float("norm" in name and name.endswith("weight")) + 0.15 * torch.randn(old.shape, generator=generator)
         for name, old in vit.state_dict().items()
     }
 
 
-def images_of(labels: Tensor, patterns: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    """Noisy copies of the classes' patterns."""
-    return patterns[labels] + noise * torch.randn(labels.shape + patterns.shape[1:], generator=generator)
-
-
-def make_stream(generator: torch.Generator) -> tuple[list[list[tuple]], list[tuple]]:
-    """For every task its training batches and its test batch, each (index, images, labels) as the original's."""
-    per, size = STREAM["per"], SHAPE["img"]
-    patterns = torch.randn(STREAM["tasks"] * per, 3, size, size, generator=generator)
-    train, test = [], []
-    for task in range(STREAM["tasks"]):
-        classes = torch.arange(task * per, (task + 1) * per)
-        labels = classes.repeat_interleave(torch.tensor(TRAIN_IMAGES))
-        labels = labels[torch.randperm(len(labels), generator=generator)]
-        x = images_of(labels, patterns, NOISE[task], generator)
-        columns = (torch.arange(len(x)), x, labels)
-        train.append(list(zip(*(column.split(STREAM["bs"]) for column in columns), strict=True)))
-        labels = classes.repeat(TEST_IMAGES)
-        test.append((torch.arange(len(labels)), images_of(labels, patterns, NOISE[task], generator), labels))
-    return train, test
+def vit_shape(depth: int) -> dict[str, Any]:
+    """The arguments of the checkout's ViTs."""
+    return {"img_size": SHAPE["img"], "patch_size": SHAPE["patch"], "embed_dim": SHAPE["dim"], "depth": depth,
+            "num_heads": SHAPE["heads"], "mlp_ratio": 2}  # fmt: skip
 
 
 class Batches(list):
-    """A dataset that is already its loader: batches in a fixed order, and the labels the original asks for."""
+    """A dataset that is its own loader: (index, images, labels) in a fixed order."""
 
     @property
     def labels(self) -> np.ndarray:
@@ -95,43 +94,78 @@ class Batches(list):
 
 
 class Stream:
-    """Stands in the place of the original's data manager."""
+    """Takes the place of the checkout's data manager."""
 
-    def __init__(self, train: list[list[tuple]], test: list[tuple]):
-        self.train, self.test = train, test
+    nb_tasks = STREAM["tasks"]
+
+    def __init__(self, batch_size: int, generator: torch.Generator):
+        per, side = STREAM["per"], SHAPE["img"]
+        patterns = torch.randn(self.nb_tasks * per, 3, side, side, generator=generator)
+        self.train: list[list[Batch]] = []
+        self.test: list[Batch] = []
+        for task in range(self.nb_tasks):
+            classes = torch.arange(task * per, (task + 1) * per)
+            labels = classes.repeat_interleave(torch.tensor(TRAIN_IMAGES))
+            labels = labels[torch.randperm(len(labels), generator=generator)]
+            columns = self._noisy(patterns, labels, task, generator)
+            self.train.append(list(zip(*(column.split(batch_size) for column in columns), strict=True)))
+            self.test.append(self._noisy(patterns, classes.repeat(TEST_IMAGES), task, generator))
+
+    def _noisy(self, patterns: Tensor, labels: Tensor, task: int, generator: torch.Generator) -> Batch:
+        noise = torch.randn(len(labels), *patterns.shape[1:], generator=generator)
+        return torch.arange(len(labels)), patterns[labels] + NOISE[task] * noise, labels
 
     def get_task_size(self, task: int) -> int:
         return STREAM["per"]
 
-    def get_dataset(self, classes: np.ndarray, source: str, mode: str) -> Batches:
+    def get_dataset(self, classes: np.ndarray, source: str, mode: str, ret_data: bool = False) -> Any:
         tasks = range(int(classes[0]) // STREAM["per"], int(classes[-1]) // STREAM["per"] + 1)
         if source == "test":
             return Batches(self.test[task] for task in tasks)
-        return Batches(batch for task in tasks for batch in self.train[task])
+        batches = Batches(batch for task in tasks for batch in self.train[task])
+        if not ret_data:
+            return batches
+        columns = [torch.cat(column) for column in zip(*batches, strict=True)]  # MOS: one class in one batch
+        own = columns[2] == int(classes[0])
+        return None, None, Batches([tuple(column[own] for column in columns)])
+
+    def arrays(self) -> Arrays:
+        named: Arrays = {}
+        for task, batches in enumerate(self.train):
+            for name, (_, x, y) in [*((f"train{task}.{i}", b) for i, b in enumerate(batches)),
+                                    (f"test{task}", self.test[task])]:  # fmt: skip
+                named |= {f"{name}.x": x.numpy(), f"{name}.y": y.numpy()}
+        return named
 
 
-# The losses, in the arithmetic the recordings have always had.
+# The loss and the learner.
 
 
 class Recorder:
-    """Stands in the place of cross-entropy and keeps every loss; as TAL it is Algorithm 1 for r = 1."""
+    """Takes the place of the cross-entropy on training images and keeps its values; TAL is Algorithm 1 for r = 1."""
 
-    def __init__(self, name: str, cross_entropy: Callable[[Tensor, Tensor], Tensor]):
-        self.name, self.cross_entropy = name, cross_entropy
-        self.begin_task()
+    def __init__(self, name: str):
+        self.name = name
+        self.begin_task(0, lambda: None)
 
-    def begin_task(self) -> None:
-        self.losses: list[float] = []
+    def begin_task(self, masked: int, on_first: Callable[[], None]) -> None:
+        """`masked` is the number of columns of old classes; `on_first` is called before the first loss."""
+        self.masked, self.on_first, self.losses = masked, on_first, list[float]()
         self.Q = torch.zeros(STREAM["per"], dtype=torch.float64)
         self.alpha = 2.0 * STREAM["per"] - 1.0
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        loss = self.cross_entropy(logits, targets) if self.name == "ce" else self.tal(logits, targets)
+        if not self.losses:
+            self.on_first()
+        if self.name == "ce":
+            loss = nn.functional.cross_entropy(logits, targets)
+        else:
+            loss = self.tal(logits[:, self.masked :], targets - self.masked)
         self.losses.append(loss.item())
         return loss
 
     def tal(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Q and the log-weights in float64, cast to the logits' type; Q moves after the loss."""
+        """Q and the log-weights in float64, cast to the logits' type; Q is updated after the loss."""
         lam = TAL["lam"]
         weight = self.Q / (lam / (1 - lam))
         shift = (self.alpha * weight.clamp_min(TAL["eps"])).log().to(logits.dtype)
@@ -142,210 +176,207 @@ class Recorder:
         return (torch.logsumexp(logits + shift, dim=1) - true).mean()
 
 
-# The original, driven.
-
-
-def tiny_backbone(method: str, state: dict[str, Tensor], args: dict[str, Any]) -> nn.Module:
-    """The checkout's own ViT for a method, small, with our weights; only its adapters are trainable."""
-    shape = {"img_size": SHAPE["img"], "patch_size": SHAPE["patch"], "embed_dim": SHAPE["dim"]}
-    shape |= {"depth": SHAPE["depth"], "num_heads": SHAPE["heads"], "num_classes": 0}
-    if method == "simplecil":
-        from timm.models.vision_transformer import VisionTransformer
-
-        vit = VisionTransformer(**shape)
-        vit.load_state_dict(state)
-    else:
-        module = importlib.import_module({"ranpac": "backbone.vit_adapter", "ease": "backbone.vit_ease"}[method])
-        tuning = SimpleNamespace(
-            ffn_adapt=True,
-            ffn_option="parallel",
-            ffn_adapter_layernorm_option="none",
-            ffn_adapter_init_option="lora",
-            ffn_adapter_scalar="0.1",
-            ffn_num=args["ffn_num"],
-            d_model=SHAPE["dim"],
-            vpt_on=False,
-            vpt_num=0,
-            _device=args["device"][0],
-        )
-        vit = module.VisionTransformer(**shape, tuning_config=tuning)
-        missing = vit.load_state_dict(split_attention(state), strict=False).missing_keys
-        for name, parameter in vit.named_parameters():
-            parameter.requires_grad_(name in missing)
-    vit.out_dim = SHAPE["dim"]
-    return vit.eval()
-
-
-def split_attention(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """timm's names as the checkout's ViTs with adapters have them: q, k, v apart, the MLP on the block."""
-    split = {}
-    for name, tensor in state.items():
-        if ".qkv." in name:
-            for letter, part in zip("qkv", tensor.chunk(3), strict=True):
-                split[name.replace("qkv", f"{letter}_proj")] = part
-        else:
-            split[name.replace(".mlp.", ".")] = tensor
-    return split
-
-
-def without_dropout(network: nn.Module) -> None:
-    """A replay draws no random number, so the recorded run has no dropout either."""
-    for module in network.modules():
-        if hasattr(module, "down_proj"):
-            module.dropout = 0.0
-
-
-def settings(case: dict[str, Any]) -> dict[str, Any]:
-    """The run as LAMDA-PILOT wants it told."""
-    args = {"model_name": case["method"], "backbone_type": "tiny", "device": [torch.device("cpu")], "memory_size": 0}
-    args |= {"init_cls": STREAM["per"], "increment": STREAM["per"], "nb_classes": STREAM["tasks"] * STREAM["per"]}
-    args |= {"batch_size": STREAM["bs"], "weight_decay": case["wd"], **case["hp"]}
-    args |= {"tuned_epoch": STREAM["epochs"], "init_epochs": STREAM["epochs"], "later_epochs": STREAM["epochs"]}
-    args |= {"use_old_data": False, "moni_adam": False, "adapter_num": -1}
-    return args
-
-
-@contextlib.contextmanager
-def driven(method: str, state: dict[str, Tensor], recorder: Recorder) -> Iterator[Any]:
-    """The checkout's module of a method, with our ViT, our batches and our ear on its loss."""
-    module, nets = importlib.import_module(f"models.{method}"), importlib.import_module("utils.inc_net")
-    linears = importlib.import_module("backbone.linears")
-    reweight = linears.EaseCosineLinear.forward_reweight
-
-    def narrow(*args: Any, **kwargs: Any) -> Any:  # its width is written into a default: 768
-        return reweight(*args, **kwargs, out_dim=SHAPE["dim"])
-
-    places = {
-        (nets, "get_backbone"): lambda args, pretrained: tiny_backbone(method, state, args),
-        (module, "DataLoader"): lambda dataset, **options: dataset,
-        (linears.EaseCosineLinear, "forward_reweight"): narrow,
-        (torch.nn.functional, "cross_entropy"): recorder,
-    }
-    before = {place: getattr(*place) for place in places}
-    for place, value in places.items():
-        setattr(*place, value)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield module
-    finally:
-        for place, value in before.items():
-            setattr(*place, value)
-
-
-def learned(learner: Any) -> dict[str, np.ndarray]:
-    """What a learner has learned so far, under the names of its state dict, and what it leaves out of that."""
+def learned(learner: Any) -> Arrays:
+    """The learned tensors under the names of the state dict, and those that the state dict lacks."""
     network = learner._network
-    found = {
-        name: tensor
-        for name, tensor in network.state_dict().items()
-        if name.startswith(("fc.", "proxy_fc.", "backbone.cur_adapter.")) or ".adaptmlp." in name
-    }
+    state = network.state_dict()
+    found = {name: tensor for name, tensor in state.items() if not name.startswith(FROZEN) or ".adaptmlp." in name}
+    if not isinstance(network.backbone, nn.Module) or hasattr(network, "prompt"):
+        found = {name: tensor for name, tensor in found.items() if not name.startswith("backbone.")}
     for task, adapters in enumerate(getattr(network.backbone, "adapter_list", ())):
-        for name, tensor in adapters.state_dict().items():
-            found[f"backbone.adapter_list.{task}.{name}"] = tensor
+        found |= {f"backbone.adapter_list.{task}.{name}": t for name, t in adapters.state_dict().items()}
     if getattr(learner, "W_rand", None) is not None:
         found["W_rand"] = learner.W_rand
     return {name: tensor.detach().numpy().copy() for name, tensor in found.items()}
 
 
-def named(prefix: str, arrays: dict[str, np.ndarray], *parts: str) -> dict[str, np.ndarray]:
+def named(prefix: str, arrays: Arrays, *parts: str) -> Arrays:
     """Arrays under a prefix; with parts, only those whose names begin with one of them."""
     return {f"{prefix}.{name}": array for name, array in arrays.items() if name.startswith(parts or ("",))}
 
 
-def play(case: dict[str, Any], loss: str, state: dict[str, Tensor], stream: Stream) -> dict[str, np.ndarray]:
-    """One run of the original, as arrays by name."""
-    method = case["method"]
-    arrays: dict[str, np.ndarray] = {}
-    recorder = Recorder(loss, torch.nn.functional.cross_entropy)
-    torch.manual_seed(5)
-    with driven(method, state, recorder) as module:
-        learner = module.Learner(settings(case))
-        learner.topk = 1
-        arrays |= named("init", learned(learner), "backbone.blocks.")
-        for task in range(STREAM["tasks"]):
-            prefix = f"{loss}.task{task}"
-            without_dropout(learner._network)
-            recorder.begin_task()
-            with listening(learner, task, prefix, arrays):
-                learner.incremental_train(stream)
-            arrays |= named(f"{prefix}.state", learned(learner))
-            if recorder.losses:
-                arrays[f"{prefix}.losses"] = np.array(recorder.losses)
-            if recorder.losses and loss == "tal":
-                arrays |= {f"{prefix}.Q": recorder.Q.numpy().copy(), f"{prefix}.alpha": np.array(recorder.alpha)}
-            arrays |= evaluated(learner, prefix)
-            learner.after_task()
-        arrays |= named("init", learned(learner), "W_rand")
-    return arrays
+def drawn(learner: Any, task: int, prefix: str) -> Arrays:
+    """What the current task has drawn: new rows, new adapters, a new classifier."""
+    method = learner.args["model_name"]
+    arrays = named(f"{prefix}.begin", learned(learner), *DRAWN.get(method, ("–",)))
+    if method == "lae":
+        return {name: array[-STREAM["per"] :] for name, array in arrays.items()}
+    if method == "coda_prompt":
+        new = CASES[method][2]["prompt_param"][0] // STREAM["tasks"]
+        return {name: array[task * new : (task + 1) * new] for name, array in arrays.items() if task}
+    return arrays if task == 0 or method == "ease" else {}
+
+
+def run_tasks(learner: Any, recorder: Recorder, stream: Stream, masks: bool) -> Arrays:
+    """All tasks of one run."""
+    arrays = named("init", learned(learner)) if learner.args["model_name"] != "ease" else {}  # new ones per task
+    for task in range(STREAM["tasks"]):
+        prefix = f"{recorder.name}.task{task}"
+        for module in learner._network.modules():
+            if hasattr(module, "down_proj"):
+                module.dropout = 0.0
+        recorder.begin_task(
+            task * STREAM["per"] * masks, lambda task=task, prefix=prefix: arrays.update(drawn(learner, task, prefix))
+        )
+        with listening(learner, prefix, arrays):
+            learner.incremental_train(stream)
+        arrays |= named(f"{prefix}.state", learned(learner))
+        if recorder.losses:
+            arrays[f"{prefix}.losses"] = np.array(recorder.losses)
+            if recorder.name == "tal":
+                arrays |= {f"{prefix}.Q": recorder.Q.numpy(), f"{prefix}.alpha": np.array(recorder.alpha)}
+        arrays |= evaluated(learner, prefix)
+        learner.after_task()
+    return arrays | named("init", learned(learner), "W_rand")
 
 
 @contextlib.contextmanager
-def listening(learner: Any, task: int, prefix: str, arrays: dict[str, np.ndarray]) -> Iterator[None]:
-    """Writes down what a task draws when it begins, and the ridge RanPAC chooses when it ends."""
-    update_fc, choose = learner._network.update_fc, getattr(learner, "optimise_ridge_parameter", None)
-    drawn = {"ranpac": ("fc.weight",) if task == 0 else (), "ease": ("backbone.cur_adapter.", "proxy_fc.weight")}
-    parts = drawn.get(learner.args["model_name"], ())
+def listening(learner: Any, prefix: str, arrays: Arrays) -> Iterator[None]:
+    """Keeps what RanPAC and MOS compute at the end of a task: the ridge; class statistics and alignment batches."""
+    from pilot_tal.upstream.swap import Patches
 
-    def grow(classes: int) -> None:
-        update_fc(classes)
-        if parts:
-            arrays.update(named(f"begin{task}", learned(learner), *parts))
+    features: list[Tensor] = []
+    labels: list[Tensor] = []
 
-    def chosen(*features: Tensor) -> float:
-        ridge = choose(*features)
-        arrays[f"{prefix}.log10_ridge"] = np.log10(ridge)
-        return ridge
+    def on_head(module: nn.Module, inputs: tuple[Tensor]) -> None:
+        if module.training and torch.is_grad_enabled() and not inputs[0].requires_grad:
+            features.append(inputs[0].clone())
 
-    learner._network.update_fc, learner.optimise_ridge_parameter = grow, chosen
-    try:
+    def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+        if len(labels) < len(features):
+            labels.append(targets.clone())
+        return original(logits, targets)
+
+    def ridge(*columns: Tensor) -> float:
+        chosen = choose(*columns)
+        arrays[f"{prefix}.log10_ridge"] = np.log10(chosen)
+        return chosen
+
+    original, choose = nn.functional.cross_entropy, getattr(learner, "optimise_ridge_parameter", None)
+    with Patches() as patches:
+        if choose is not None:
+            patches.set(learner, "optimise_ridge_parameter", ridge)
+        if hasattr(learner, "cls_mean"):
+            patches.callback(learner._network.backbone.head.register_forward_pre_hook(on_head).remove)
+            patches.set(nn.functional, "cross_entropy", cross_entropy)
         yield
-    finally:
-        del learner._network.update_fc, learner.optimise_ridge_parameter
+    if features:
+        arrays |= {f"{prefix}.align.features": torch.stack(features).numpy()}
+        arrays |= {f"{prefix}.align.labels": torch.stack(labels).numpy().astype(np.int16)}
+    for label in range(learner._known_classes, learner._total_classes):
+        if hasattr(learner, "cls_mean"):
+            arrays |= {f"{prefix}.class_mean.{label}": learner.cls_mean[label].numpy()}
+            arrays |= {f"{prefix}.class_cov.{label}": learner.cls_cov[label].numpy()}
 
 
 @torch.no_grad()
-def evaluated(learner: Any, prefix: str) -> dict[str, np.ndarray]:
-    """The original's own evaluation, and the scores behind it."""
-    pred, true = learner._eval_cnn(learner.test_loader)
-    test = {"test": True} if learner.args["model_name"] == "ease" else {}
-    scores = torch.cat([learner._network(x, **test)["logits"] for _, x, _ in learner.test_loader])
-    return {f"{prefix}.eval.scores": scores.numpy(), f"{prefix}.eval.pred": pred[:, 0], f"{prefix}.eval.true": true}
+def evaluated(learner: Any, prefix: str) -> Arrays:
+    """The original's own evaluation, with the scores that it ranks."""
+    from pilot_tal.upstream.swap import Patches
+
+    scores: list[Tensor] = []
+    topk = torch.topk
+
+    def keep(outputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "_eval_cnn":
+            scores.append(outputs.clone())
+        return topk(outputs, *args, **kwargs)
+
+    with Patches() as patches:
+        patches.set(torch, "topk", keep)
+        pred, true = learner._eval_cnn(learner.test_loader)
+    return {f"{prefix}.eval.scores": torch.cat(scores).numpy(), f"{prefix}.eval.pred": pred[:, 0],
+            f"{prefix}.eval.true": true}  # fmt: skip
 
 
-def record(name: str) -> dict[str, np.ndarray]:
-    """All arrays of a case, `meta` among them."""
+def merge_once(patches: Any, vit: Any) -> None:
+    """`mos_fixed`: adapters are merged once after each step, and the first sum of snapshots is a copy."""
+    kind = vit.VisionTransformer
+    reweight, total = kind.reweight_adapter, kind.sum_adapter_param
+    patches.set(kind, "reweight_adapter", lambda self, adapter, index: adapter)
+    patches.set(kind, "adapter_merge", lambda self: reweight(self, self.cur_adapter, len(self.adapter_list)))
+
+    def sum_copies(self: Any) -> None:
+        total(self)
+        for sums in (self.down_weight_sum, self.down_bias_sum, self.up_weight_sum, self.up_bias_sum):
+            for layer in sums:
+                layer[-1] = layer[-1].clone()
+
+    patches.set(kind, "sum_adapter_param", sum_copies)
+
+
+def record(name: str, checkout: Path) -> Arrays:
+    """All arrays of a case, `meta` included."""
     import timm
 
-    case = CASES[name]
-    generator = torch.Generator().manual_seed(1993)
-    state = random_vit(generator)
-    train, test = make_stream(generator)
-    arrays = {f"vit.{key}": tensor.numpy() for key, tensor in state.items()}
-    for task, batches in enumerate(train):
-        for index, (_, x, y) in enumerate(batches):
-            arrays |= {f"train{task}.{index}.x": x.numpy(), f"train{task}.{index}.y": y.numpy()}
-        arrays |= {f"test{task}.x": test[task][1].numpy(), f"test{task}.y": test[task][2].numpy()}
-    for loss in ("none",) if case["method"] == "simplecil" else ("ce", "tal"):
-        run = play(case, loss, state, Stream(train, test))
-        for key in arrays.keys() & run.keys():  # the start: the same for both losses
+    config, depth, changes = CASES[name]
+    args = json.loads((checkout / "exps" / f"{config}.json").read_text())
+    sizes = {"init_cls": STREAM["per"], "increment": STREAM["per"]}
+    epochs = {key: STREAM["epochs"] for key in ("tuned_epoch", "init_epochs", "later_epochs") if key in args}
+    args |= {**sizes, **epochs, "batch_size": STREAM["bs"], **changes}
+    generator = torch.Generator().manual_seed(SEEDS["data"])
+    state = random_vit(depth, generator)
+    stream = Stream(args["batch_size"], generator)
+    arrays = {f"vit.{key}": tensor.numpy() for key, tensor in state.items()} | stream.arrays()
+    for loss in ("none",) if config == "simplecil" else ("ce", "tal"):
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(state, f"{folder}/vit.pth")
+            run = run_original(name, checkout, Path(folder), args, depth, loss, stream)
+        for key in arrays.keys() & run.keys():  # the start, the same for both losses
             assert np.array_equal(arrays[key], run[key]), key
         arrays |= run
-    meta = {**SHAPE, **STREAM, **TAL, "method": case["method"], "fidelity": "pilot", "wd": case["wd"], "hp": case["hp"]}
-    meta |= {"commit": COMMIT, "torch": torch.__version__, "timm": timm.__version__}
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__,
+                "numpy": np.__version__}  # fmt: skip
+    meta = {**SHAPE, **STREAM, **TAL, "depth": depth, "method": config, "bs": args["batch_size"],
+            "fidelity": "fixed" if name.endswith("_fixed") else "pilot", "wd": args["weight_decay"],
+            "hp": {key: value for key, value in args.items() if key not in ("batch_size", "weight_decay")},
+            "commit": COMMIT, "versions": versions, "seeds": SEEDS}  # fmt: skip
     return {"meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays}
 
 
+def run_original(name: str, checkout: Path, folder: Path, args: dict[str, Any], depth: int, loss: str,
+                 stream: Stream) -> Arrays:  # fmt: skip
+    """One run of the checkout's learner, driven as `pilot-tal upstream` does."""
+    from pilot_tal.upstream import driver
+    from pilot_tal.upstream.job import Job
+    from pilot_tal.upstream.seams import check_seams
+    from pilot_tal.upstream.sites import LAMDA_PILOT
+    from pilot_tal.upstream.swap import Patches, swap
+    from pilot_tal.upstream.workarounds import Context, apply_before, apply_on_learner
+
+    what = {"method": {"name": args["model_name"]}, "loss": {"name": loss}, "seed": SEEDS["learner"]}
+    job = Job(str(checkout), str(folder), args, what, weights=str(folder / "vit.pth"), vit=vit_shape(depth),
+              device=[-1], workers=0)  # fmt: skip
+    sites = LAMDA_PILOT.learner(args["model_name"])
+    recorder = Recorder(loss)
+    with Patches() as patches, driver._opened(checkout), contextlib.redirect_stdout(io.StringIO()), \
+            contextlib.redirect_stderr(io.StringIO()):  # fmt: skip
+        modules = {n: importlib.import_module(n) for n in driver._module_names(job, sites)}
+        swap(patches, modules[sites.module], check_seams(checkout, LAMDA_PILOT, sites), recorder)
+        context = Context(job, sites, patches, modules, on_cpu=True)
+        if name.endswith("_fixed"):
+            merge_once(patches, context.vit)
+        apply_before(context)
+        patches.set(modules[sites.module], "DataLoader", lambda dataset, *_, **__: dataset)
+        torch.manual_seed(SEEDS["learner"])
+        classes = {"nb_classes": STREAM["tasks"] * STREAM["per"], "nb_tasks": STREAM["tasks"]}
+        learner = modules[sites.module].Learner({**args, **classes, "device": [torch.device("cpu")]})
+        apply_on_learner(context, learner)
+        patches.callback(os.chdir, os.getcwd())
+        os.chdir(folder)  # FeCAM writes a checkpoint
+        return run_tasks(learner, recorder, stream, sites.columns == "masked")
+
+
 def check_checkout(path: Path) -> None:
-    """Stops unless the checkout is the one we say it is."""
+    """Stops unless the checkout is unmodified and at the commit."""
     if not (path / "trainer.py").is_file():
-        sys.exit(f"record: {path} is not a checkout of LAMDA-PILOT: trainer.py is not there")
+        sys.exit(f"record: {path} is not a checkout of LAMDA-PILOT: it has no trainer.py")
     head, changes = (
         subprocess.run(["git", "-C", str(path), *command], capture_output=True, text=True, check=True).stdout
         for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
     )
     if not head.startswith(COMMIT) or changes:
-        sys.exit(f"record: {path} must be LAMDA-PILOT at {COMMIT} without a change, it is at {head[:7]}\n{changes}")
+        sys.exit(f"record: {path} must be LAMDA-PILOT at {COMMIT} without changes, it is at {head[:7]}\n{changes}")
 
 
 def main() -> None:
@@ -356,13 +387,14 @@ def main() -> None:
     options = parser.parse_args()
     check_checkout(options.checkout)
     sys.dont_write_bytecode = True
-    sys.path[:0] = [str(options.checkout), str(Path(__file__).parents[2])]
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
     import pilot_tal._torchvision  # noqa: F401
 
     for name in options.cases or CASES:
         path = options.out / f"{name}.npz"
-        np.savez(path, **record(name))
+        np.savez_compressed(path, **record(name, options.checkout.resolve()))
         print(f"{path} ({path.stat().st_size // 1024} kB)")
 
 

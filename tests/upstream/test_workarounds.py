@@ -364,7 +364,25 @@ def test_coda_prompt_takes_a_vit_of_another_width():
     assert network.prompt.built == (8, 3, [6, 4, 0.0], 8)
 
 
-def test_mos_splits_attention_at_the_width_of_the_vit():
+def test_every_vit_and_ease_get_the_width_of_the_trial(monkeypatch):
+    class Linear:
+        def forward_reweight(self, x, out_dim=768):
+            return x, out_dim
+
+    nets = SimpleNamespace(get_backbone=lambda args, pretrained: SimpleNamespace(out_dim=768))
+    monkeypatch.setitem(sys.modules, "utils.inc_net", nets)
+    monkeypatch.setitem(sys.modules, "backbone.linears", SimpleNamespace(EaseCosineLinear=Linear))
+    for parent in ("utils", "backbone"):
+        monkeypatch.setitem(sys.modules, parent, SimpleNamespace(__path__=[]))
+    made = context(LAMDA_PILOT, "ease", vit={"embed_dim": 8})
+    with made.patches:
+        workarounds.backbone_width(made)
+        assert nets.get_backbone({}, pretrained=True).out_dim == 8
+        assert Linear().forward_reweight(1) == (1, 8)
+    assert nets.get_backbone({}, pretrained=True).out_dim == 768 and Linear().forward_reweight(1) == (1, 768)
+
+
+def test_attention_is_split_at_the_width_of_the_vit():
     state = {"blocks.0.attn.qkv.weight": torch.arange(24.0).view(12, 2), "norm.bias": torch.ones(4)}
     split = workarounds._split_attention(state)
     assert list(split) == [f"blocks.0.attn.{letter}_proj.weight" for letter in "qkv"] + ["norm.bias"]
