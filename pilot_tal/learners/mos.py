@@ -1,7 +1,7 @@
 """MOS: an adapter set a task, merged with the earlier ones; at test time each image finds its own adapter."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -106,7 +106,7 @@ class MOS(AdapterLearner):
         apart = F.cross_entropy(similarity, torch.arange(len(rows), device=rows.device))
         return self.task_logits(features, self.head), self.config.reg * apart
 
-    def contracted(self, parts: Sequence[Tensor], means: Sequence[Tensor]) -> list[Tensor]:
+    def contracted(self, parts: Iterable[Tensor], means: Sequence[Tensor]) -> list[Tensor]:
         """The adapters as the blocks of LAMDA-PILOT see them; `parts` become what its forward pass leaves behind.
 
         There every block first pulls the stored tensors of all blocks towards the mean of the finished ones. Block

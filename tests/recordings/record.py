@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,21 +191,22 @@ def learned(learner: Any) -> Arrays:
     return {name: tensor.detach().numpy().copy() for name, tensor in found.items()}
 
 
-def named(prefix: str, arrays: Arrays, *parts: str) -> Arrays:
-    """Arrays under a prefix; with parts, only those whose names begin with one of them."""
-    return {f"{prefix}.{name}": array for name, array in arrays.items() if name.startswith(parts or ("",))}
+def named(prefix: str, arrays: Arrays) -> Arrays:
+    """Arrays under a prefix."""
+    return {f"{prefix}.{name}": array for name, array in arrays.items()}
 
 
-def drawn(learner: Any, task: int, prefix: str) -> Arrays:
-    """What the current task has drawn: new rows, new adapters, a new classifier."""
+def keep_drawn(learner: Any, task: int, arrays: Arrays) -> None:
+    """Keeps what the current task has drawn: new rows, new adapters, a new classifier."""
     method = learner.args["model_name"]
-    arrays = named(f"{prefix}.begin", learned(learner), *DRAWN.get(method, ("–",)))
+    found = {name: array for name, array in learned(learner).items() if name.startswith(DRAWN.get(method, ()))}
     if method == "lae":
-        return {name: array[-STREAM["per"] :] for name, array in arrays.items()}
-    if method == "coda_prompt":
-        new = CASES[method][2]["prompt_param"][0] // STREAM["tasks"]
-        return {name: array[task * new : (task + 1) * new] for name, array in arrays.items() if task}
-    return arrays if task == 0 or method == "ease" else {}
+        found = {name: array[-STREAM["per"] :] for name, array in found.items()}
+    elif method == "coda_prompt":
+        new = learner.args["prompt_param"][0] // STREAM["tasks"]
+        found = {name: array[task * new : (task + 1) * new] for name, array in found.items() if task}
+    if task == 0 or method != "ranpac":
+        arrays |= found
 
 
 def run_tasks(learner: Any, recorder: Recorder, stream: Stream, masks: bool) -> Arrays:
@@ -215,19 +217,18 @@ def run_tasks(learner: Any, recorder: Recorder, stream: Stream, masks: bool) -> 
         for module in learner._network.modules():
             if hasattr(module, "down_proj"):
                 module.dropout = 0.0
-        recorder.begin_task(
-            task * STREAM["per"] * masks, lambda task=task, prefix=prefix: arrays.update(drawn(learner, task, prefix))
-        )
+        begin: Arrays = {}
+        recorder.begin_task(task * STREAM["per"] * masks, partial(keep_drawn, learner, task, begin))
         with listening(learner, prefix, arrays):
             learner.incremental_train(stream)
-        arrays |= named(f"{prefix}.state", learned(learner))
+        arrays |= named(f"{prefix}.begin", begin) | named(f"{prefix}.state", learned(learner))
         if recorder.losses:
             arrays[f"{prefix}.losses"] = np.array(recorder.losses)
             if recorder.name == "tal":
                 arrays |= {f"{prefix}.Q": recorder.Q.numpy(), f"{prefix}.alpha": np.array(recorder.alpha)}
         arrays |= evaluated(learner, prefix)
         learner.after_task()
-    return arrays | named("init", learned(learner), "W_rand")
+    return arrays | {f"init.{name}": array for name, array in learned(learner).items() if name == "W_rand"}
 
 
 @contextlib.contextmanager

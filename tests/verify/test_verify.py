@@ -11,6 +11,7 @@ from helpers.cli import ROOT, command
 
 from data_lt.errors import UserError
 from pilot_tal.learners import LEARNERS
+from pilot_tal.upstream.sites import LAMDA_PILOT
 from pilot_tal.verify import verify
 from pilot_tal.verify.players import RecordedMOS
 from pilot_tal.verify.recording import read_recording
@@ -31,8 +32,9 @@ def altered(path: Path, change, loss: str = "ce") -> Path:
     return path
 
 
-def test_every_learner_was_recorded():
-    assert {read_recording(RECORDINGS / f"{name}.npz").meta["method"] for name in NAMES} == set(LEARNERS)
+def test_every_learner_of_the_original_was_recorded():
+    recorded = {read_recording(RECORDINGS / f"{name}.npz").meta["method"] for name in NAMES}
+    assert recorded == {name for name in LEARNERS if name in LAMDA_PILOT.learners or name == "aper"}
 
 
 @pytest.mark.parametrize("name", NAMES)
