@@ -28,7 +28,7 @@ from pilot_tal.config.settings import (
     RunConfig,
     RunSettings,
 )
-from pilot_tal.learners import LEARNERS
+from pilot_tal.learners import LEARNERS, TrainedConfig
 from pilot_tal.losses import LOSSES
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.schema import Made, Option, Rule, build, defaults_of, settings_of
@@ -160,6 +160,10 @@ def known_settings(method: str) -> dict[str, Option]:
     """Every key that `key=value` takes for a method."""
     groups = (Choices, RunSettings, DataConfig, Machine, LEARNERS[method].config_class)
     known = {name: setting for group in groups for name, setting in settings_of(group).items()}
+    if not LEARNERS[method].linear_classifier:
+        del known["posthoc"]
+    if not issubclass(LEARNERS[method].config_class, TrainedConfig):
+        del known["sampler"]
     if "tuned_epoch" in known:
         known["tuned_epoch"] = replace(known["tuned_epoch"], name="epochs")  # as people call it
     for loss, cls in LOSSES.items():

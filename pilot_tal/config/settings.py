@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from data_lt.options import DataOptions
 from pilot_tal.backbone import DEFAULT_BACKBONE
 from pilot_tal.learners import FIDELITIES, MethodConfig
+from pilot_tal.learners.posthoc import POSTHOC
 from pilot_tal.schema import Rule
+from pilot_tal.stream.batches import SAMPLERS
 from pilot_tal.stream.store import CACHE_CHOICES
 from pilot_tal.stream.transforms import TRANSFORMS
 
@@ -52,6 +54,11 @@ class RunSettings:
             pattern=rf"auto|weights|none|{_ONE_OR_THREE}/{_ONE_OR_THREE}",
         ),
     ] = "auto"
+    sampler: Annotated[
+        str,
+        Rule("natural: each training image once per epoch; others draw rare classes more often", choices=(*SAMPLERS,)),
+    ] = "natural"
+    posthoc: Annotated[str, Rule("correction of the classifier at evaluation", choices=POSTHOC)] = "none"
     precision: Annotated[str, Rule("arithmetic; all but fp32 want a GPU, bf16 works anywhere", choices=PRECISIONS)] = (
         "fp32"
     )

@@ -57,6 +57,8 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
             train_counts=tuple(imbalanced_counts(sizes, [counts[original] for original in order], settings.task_rho)),
             task_rho=settings.task_rho,
         ),
+        sampler=settings.sampler,
+        posthoc=settings.posthoc,
         quick=config.quick,
         changed=dict(config.changed),
         notes=(*_notes(config, statistics), *data.notes),

@@ -21,6 +21,7 @@ from pilot_tal.engine.progress import Line, Progress, Status
 from pilot_tal.engine.room import check_eval_batch, find_eval_batch
 from pilot_tal.engine.shared import Shared
 from pilot_tal.learners import LEARNERS, Learner, build_learner
+from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.losses import TaskLoss, build_loss
 from pilot_tal.metrics import summarize
 from pilot_tal.record.environment import describe, hub_source, image_fingerprint
@@ -186,7 +187,10 @@ class Trainer:
         """A new learner for this run."""
         config = self.config
         shape = (self.shared.backbone, self.settings, *self.record.capacity, config.settings.fidelity)
-        return build_learner(config.method, *shape).to(self.shared.device)
+        learner = build_learner(config.method, *shape)
+        stream = self.record.stream
+        learner.posthoc = build_posthoc(self.record.posthoc, stream.task_sizes, stream.train_counts)
+        return learner.to(self.shared.device)
 
     def restore(self, learner: Learner, checkpoint: Checkpoint) -> None:
         """Takes up the state after the last finished task."""
@@ -217,7 +221,13 @@ class Trainer:
             learner,
             criterion,
             task,
-            batches.epochs(settings.tuned_epoch, derive_seed(config.seed, task.index), settings.drop_last, self.limit),
+            batches.epochs(
+                settings.tuned_epoch,
+                derive_seed(config.seed, task.index),
+                settings.drop_last,
+                self.limit,
+                config.settings.sampler,
+            ),
             epochs=settings.tuned_epoch,
             config=settings,
             device=device,

@@ -12,6 +12,7 @@ from data_lt.errors import UserError, unknown_name
 from pilot_tal.backbone import FrozenBackbone, FrozenViT
 from pilot_tal.learners.cache import FeatureCache
 from pilot_tal.learners.config import MethodConfig, TrainedConfig
+from pilot_tal.learners.posthoc import PostHoc
 from pilot_tal.stream.task import TaskInfo
 
 FIDELITIES = ("pilot", "fixed")
@@ -42,6 +43,8 @@ class Learner(nn.Module):
     """`vit`: it puts prompts or adapters into the blocks of a ViT with a CLS token; `features`: any backbone."""
     recommended: ClassVar[str] = ""
     """What `pilot-tal list` recommends it for, by measured results."""
+    linear_classifier: ClassVar[bool] = False
+    """Whether its scores are logits of `seen_logits`, so that `posthoc` applies."""
     reschedules: ClassVar[bool] = True
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
 
@@ -72,6 +75,7 @@ class Learner(nn.Module):
         self.fidelity = fidelity
         self.stops: list[int] = []
         self._task: TaskInfo | None = None
+        self.posthoc: PostHoc | None = None
         self.cache = FeatureCache()
 
     # The four hooks.
@@ -215,8 +219,9 @@ class Learner(nn.Module):
         return F.linear(features, head.weight[rows], head.bias[rows])
 
     def seen_logits(self, features: Tensor, head: nn.Linear) -> Tensor:
-        """Logits of all classes seen."""
-        return F.linear(features, head.weight[: self.seen], head.bias[: self.seen])
+        """Logits of all classes seen, for scores: with the run's post-hoc correction, if it has one."""
+        rows = head.weight[: self.seen], head.bias[: self.seen]
+        return F.linear(features, *rows) if self.posthoc is None else self.posthoc(features, *rows)
 
     def cached_features(self, x: Tensor, ids: Tensor | None) -> Tensor:
         """The backbone's features of test images, from the cache where their ids are known."""

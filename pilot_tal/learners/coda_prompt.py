@@ -77,6 +77,7 @@ class CODAPrompt(Learner):
 
     name, title = "coda_prompt", "CODA-Prompt"
     config_class = CODAPromptConfig
+    linear_classifier = True
     splits_pool = True
 
     config: CODAPromptConfig

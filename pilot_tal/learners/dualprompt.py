@@ -62,6 +62,7 @@ class DualPrompt(PoolLearner):
 
     name, title = "dualprompt", "DualPrompt"
     config_class = DualPromptConfig
+    linear_classifier = True
     splits_pool = True
 
     config: DualPromptConfig

@@ -17,6 +17,7 @@ class L2P(PoolLearner):
 
     name, title = "l2p", "L2P"
     config_class = PoolConfig
+    linear_classifier = True
 
     config: PoolConfig
 

@@ -119,6 +119,7 @@ class LAE(Learner):
 
     name, title = "lae", "LAE"
     config_class = LAEConfig
+    linear_classifier = True
 
     reschedules = False
     config: LAEConfig

@@ -60,6 +60,7 @@ class MOS(AdapterLearner):
 
     name, title = "mos", "MOS"
     config_class = MOSConfig
+    linear_classifier = True
 
     config: MOSConfig
     prototypes: Tensor
@@ -176,7 +177,8 @@ class MOS(AdapterLearner):
         for epoch in range(config.crct_epochs):
             optimizer.param_groups[0]["lr"] = cosine_annealing(config.ca_lr, epoch, config.crct_epochs)
             for features, labels in self.gaussian_batches(epoch):
-                loss = F.cross_entropy(self.seen_logits(features, self.head), labels)
+                logits = F.linear(features, self.head.weight[: self.seen], self.head.bias[: self.seen])
+                loss = F.cross_entropy(logits, labels)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()

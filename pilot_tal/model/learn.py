@@ -200,6 +200,8 @@ def _config_of(record: RunRecord, weights: str) -> RunConfig:
         img_size=backbone.img_size,
         transform=stream.transform,
         normalize=stream.normalize,
+        sampler=record.sampler,
+        posthoc=record.posthoc,
         precision=backbone.precision,
     )
     own = build(LEARNERS[method.name].config_class, method.settings, method.name)

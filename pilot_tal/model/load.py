@@ -12,6 +12,7 @@ from pilot_tal.config.plugins import load_plugins
 from pilot_tal.config.settings import Machine
 from pilot_tal.engine.shared import choose_device
 from pilot_tal.learners import LEARNERS, Learner, build_learner
+from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.model.images import LARGEST_WEIGHTS, check_regular
 from pilot_tal.model.model import Model
 from pilot_tal.model.stored import StoredModel, read_stored
@@ -65,6 +66,7 @@ def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     config = build(LEARNERS[record.method.name].config_class, record.method.settings, record.method.name)
     shape = (config, *record.capacity, record.method.fidelity)
     learner = build_learner(record.method.name, vit, *shape)
+    learner.posthoc = build_posthoc(record.posthoc, record.stream.task_sizes, record.stream.train_counts)
     sizes = record.stream.task_sizes[: stored.tasks_done]
     learner.grow_to([sum(sizes[: task + 1]) for task in range(len(sizes))])
     wanted = learner.named_tensors()

@@ -11,6 +11,8 @@ from data_lt.errors import UserError
 FORMAT = 2
 NO_LOSS = "none"
 """Name of the loss of a learner that trains nothing."""
+_CORRECTIONS = {"sampler": "natural", "posthoc": "none"}
+"""Settings that are part of a run's name and stamp only if they are not these."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class RunRecord:
     """One run.
 
     Attributes:
+        sampler: How the training images of an epoch are drawn.
+        posthoc: Correction of the classifier at evaluation.
         changed: Settings that are not the defaults of their method, dataset or loss: name → [value, default].
         notes: Sentences for the report.
         environment: What is needed to repeat the run, for each process that worked on it.
@@ -110,6 +114,8 @@ class RunRecord:
     data: DataRecord
     backbone: BackboneRecord
     stream: StreamRecord
+    sampler: str = "natural"
+    posthoc: str = "none"
     quick: bool = False
     changed: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -147,6 +153,7 @@ class RunRecord:
             **({"task_rho": self.stream.task_rho} if self.stream.task_rho != 1 else {}),
             "data": self.data.checksum,
             "quick": self.quick,
+            **{key: getattr(self, key) for key in _CORRECTIONS},
             **self.method.settings,
         }
 
@@ -159,7 +166,11 @@ class RunRecord:
             "seed": self.seed,
             "dataset": self.data.name,
             "task_sizes": self.stream.task_sizes,
-            "conditions": self.conditions(),
+            "conditions": {
+                key: value
+                for key, value in self.conditions().items()
+                if key not in _CORRECTIONS or value != _CORRECTIONS[key]
+            },
         }
 
     @property
@@ -170,9 +181,11 @@ class RunRecord:
     @property
     def stamp(self) -> str:
         """Tells this run from all others, for files that must belong to it."""
-        made = (self.engine.name, self.method.name, self.method.fidelity, self.loss.name, self.loss.options)
+        method, loss = self.method, self.loss
+        made: tuple[Any, ...] = (self.engine.name, method.name, method.fidelity, loss.name, loss.options)
         if self.is_open:
             return short_hash([made, self.seed])
+        made += tuple((key, getattr(self, key)) for key, usual in _CORRECTIONS.items() if getattr(self, key) != usual)
         stream = {key: value for key, value in asdict(self.stream).items() if (key, value) != ("task_rho", 1.0)}
         return short_hash([made, self.seed, self.data.name, self.data.checksum, stream])  # as before task_rho existed
 

@@ -3,6 +3,7 @@
 import itertools
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from data_lt.errors import UserError
 from pilot_tal.stream.seeds import derive_seed
 from pilot_tal.stream.store import ImageStore
 
+# A class of n images is drawn in proportion to n ** (1 - power).
+SAMPLERS = {"natural": 0.0, "sqrt": 0.5, "balanced": 1.0}
 _ERROR = f"{UserError.__module__}.{UserError.__qualname__}"
 
 
@@ -24,13 +27,13 @@ class _Samples(torch.utils.data.Dataset):
         self.store, self.indices, self.labels = store, indices, labels
         self.transform, self.seed = transform, seed
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int, int]:
-        epoch, place = key
+    def __getitem__(self, key: tuple[int, ...]) -> tuple[Tensor, int, int]:
+        place = key[1]
         image = self.store[self.indices[place]]
         if self.seed is None:
             return self.transform(image), self.labels[place], place
         with torch.random.fork_rng(devices=[]):  # the learner's own random numbers stay as they are, on any device
-            torch.default_generator.manual_seed(derive_seed("augment", self.seed, epoch, place))
+            torch.default_generator.manual_seed(derive_seed("augment", self.seed, *key))
             return self.transform(image), self.labels[place], place
 
 
@@ -67,7 +70,7 @@ class Batches:
         return self._load([[(0, place) for place in chunk] for chunk in chunks], None)
 
     def epochs(
-        self, epochs: int, seed: int, drop_last: bool = False, limit: int | None = None
+        self, epochs: int, seed: int, drop_last: bool = False, limit: int | None = None, sampler: str = "natural"
     ) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
         """Gives `batches(epoch)`, to be called for epochs 0, 1, … in turn.
 
@@ -76,8 +79,9 @@ class Batches:
             seed: Order and random transforms depend on it, the epoch and the image's place alone.
             drop_last: Leave out the last incomplete batch, if there is a full one.
             limit: At most so many batches an epoch.
+            sampler: One of `SAMPLERS`.
         """
-        plan = [self._shuffled(epoch, seed, drop_last)[:limit] for epoch in range(epochs)]
+        plan = [self._shuffled(epoch, seed, drop_last, sampler)[:limit] for epoch in range(epochs)]
         stream = self._load(list(itertools.chain.from_iterable(plan)), seed)
         return lambda epoch: ((x, y) for x, y, _ in itertools.islice(stream, len(plan[epoch])))
 
@@ -87,13 +91,25 @@ class Batches:
         steps = whole + (rest > 0 and not (drop_last and whole > 0))
         return steps if limit is None else min(limit, steps)
 
-    def _shuffled(self, epoch: int, seed: int, drop_last: bool) -> list[list[tuple[int, int]]]:
+    def _shuffled(self, epoch: int, seed: int, drop_last: bool, sampler: str) -> list[list[tuple[int, ...]]]:
         generator = torch.Generator().manual_seed(derive_seed("order", seed, epoch))
-        order = torch.randperm(len(self.indices), generator=generator).tolist()
+        if sampler == "natural":
+            order = torch.randperm(len(self.indices), generator=generator).tolist()
+        else:
+            counts = torch.bincount(torch.tensor(self.labels)).double()
+            weights = counts[self.labels] ** -SAMPLERS[sampler]
+            order = torch.multinomial(weights, len(weights), replacement=True, generator=generator).tolist()
         chunks = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
         if drop_last and len(chunks) > 1 and len(chunks[-1]) < self.batch_size:
             chunks.pop()
-        return [[(epoch, place) for place in chunk] for chunk in chunks]
+        drawn: Counter[int] = Counter()
+        return [[self._draw(epoch, place, drawn) for place in chunk] for chunk in chunks]
+
+    @staticmethod
+    def _draw(epoch: int, place: int, drawn: Counter[int]) -> tuple[int, ...]:
+        """Epoch and place of an image; with a number, so with other random crops, if the epoch has had it before."""
+        drawn[place] += 1
+        return (epoch, place) if drawn[place] == 1 else (epoch, place, drawn[place])
 
     def _load(self, chunks: list, seed: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         samples = _Samples(self.store, self.indices, self.labels, self.transform, seed)

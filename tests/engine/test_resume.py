@@ -32,6 +32,7 @@ def test_resumed_equals_uninterrupted(method, fidelity, images, tmp_path, monkey
     """Breaks before one file after the other is put in its place, removed or written."""
     trained = LEARNERS[method].trains(method_config(method))
     wanted = ["tasks=3", "batch_size=5", f"fidelity={fidelity}", *["loss=tal"] * trained]
+    wanted += ["sampler=balanced", "posthoc=tau_norm"] * (method == "coda_prompt")
     arguments = ("run", method, "folder_lt")
     status, printed = command(*arguments, *settings(images, tmp_path / "whole", *wanted), "--quick")
     assert status == 0, printed

@@ -119,3 +119,30 @@ def test_a_warning_of_slurm_does_not_reach_the_handler_in_processes_that_load(fo
         assert (tmp_path / "handled").exists()  # in the process that it is for it does
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def drawn_classes(counts, sampler, epochs=400, seed=0):
+    """How often each class is drawn per epoch, without loading images."""
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    source = Batches(None, range(len(labels)), labels, None, batch_size=7)
+    places = [
+        key[1] for epoch in range(epochs) for chunk in source._shuffled(epoch, seed, False, sampler) for key in chunk
+    ]
+    return torch.bincount(torch.tensor([labels[place] for place in places]), minlength=len(counts)) / epochs
+
+
+def test_samplers_draw_classes_in_proportion_to_a_power_of_their_counts():
+    counts = (36, 9, 4, 1)  # 50 images; roots 6 + 3 + 2 + 1 = 12
+    assert drawn_classes(counts, "natural", epochs=2).tolist() == list(counts)
+    torch.testing.assert_close(drawn_classes(counts, "sqrt"), 50 * torch.tensor([6, 3, 2, 1]) / 12, rtol=0, atol=0.5)
+    torch.testing.assert_close(drawn_classes(counts, "balanced"), torch.full((4,), 12.5), rtol=0, atol=0.5)
+
+
+def test_images_drawn_again_in_an_epoch_get_other_crops(folder):
+    source = batches(folder, size=10)
+    source.labels = [0] * 9 + [1]  # one image makes up half of every epoch
+    ((x, y),) = collect(source, epochs=1, sampler="balanced")
+    again = [image for image, label in zip(x, y.tolist(), strict=True) if label == 1]
+    assert len(again) > 1 and not any(torch.equal(again[0], other) for other in again[1:])
+    assert same(collect(source, sampler="balanced"), collect(source, sampler="balanced"))
+    assert source.steps() == 1 and len(y) == 10
