@@ -62,7 +62,14 @@ def test_a_run_names_its_sampler_and_its_correction(images, tmp_path):
     tiny = {"backbone": "vit_tiny_patch16_224", "weights": "random", "img_size": 32, "tasks": 2, "device": "cpu"}
     given = {**tiny, "data_root": images, "output": tmp_path, "n_max": 6, "n_min": 2, "test_per_class": 2}
     study = pt.compare(
-        "l2p", "folder_lt", losses="ce", seeds=1993, quick=True, posthoc=["none", "logit_adjustment"], **given
+        "l2p",
+        "folder_lt",
+        losses="ce",
+        seeds=1993,
+        quick=True,
+        references="none",
+        posthoc=["none", "logit_adjustment"],
+        **given,
     )
     run = pt.run("l2p", "folder_lt", loss="ce", quick=True, sampler="sqrt", posthoc="tau_norm", **given)
     frame = pt.load_runs(tmp_path).frame()
@@ -88,7 +95,9 @@ def test_methods_without_a_trained_classifier_refuse_the_settings():
     ):
         with pytest.raises(UserError, match=rf"of {method}: it is one of l2p"):
             make_plan(method, "demo_lt", [item])
-    runs = make_plan("l2p,simplecil", "demo_lt", ["posthoc=none,tau_norm", "seeds=1", "losses=ce"]).runs
+    runs = make_plan(
+        "l2p,simplecil", "demo_lt", ["posthoc=none,tau_norm", "seeds=1", "losses=ce", "references=none"]
+    ).runs
     assert [(run.method, run.settings.posthoc) for run in runs] == [
         ("l2p", "none"),
         ("l2p", "tau_norm"),
