@@ -10,29 +10,53 @@ from pilot_tal.cli.predict import AfterTask, Plugins, Weights
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder to write; not needed with --push.")
+    ] = None,
     with_backbone: Annotated[
         bool, typer.Option("--with-backbone", help="Put the ViT's weights in, so that the folder suffices alone.")
     ] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the classifier as one ONNX graph.")] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="USER/NAME", help="Upload the folder to this repository of the hub."),
+    ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="Make a repository that --push creates public, not private.")
+    ] = False,
     after_task: AfterTask = None,
     weights: Weights = None,
     plugins: Plugins = "",
 ) -> None:
     """Write the model of RUN as a folder: its tensors, what it is as JSON, and a model card.
 
+    With --push it is also uploaded, private unless --public is given; the token is that of `hf auth login`.
+
     Example: pilot-tal export runs/photos-l2p-tal-s1993-1a2b3c4d -o model --with-backbone
     """
-    from data_lt.errors import command
+    import contextlib
+    import tempfile
+
+    from data_lt.errors import UserError, command
     from pilot_tal.config.parse import split_values
     from pilot_tal.config.plugins import load_plugins
     from pilot_tal.model.card import weights_note
     from pilot_tal.model.export import export_model
+    from pilot_tal.model.hub import push_export
     from pilot_tal.model.stored import read_about
 
+    if output is None and push is None:
+        raise UserError("give the folder to write with --output, or a repository with --push")
     load_plugins(tuple(split_values(plugins)))
-    folder = export_model(run, output, after_task=after_task, with_backbone=with_backbone, onnx=onnx, weights=weights)
-    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    use = command("predict", folder, "PHOTO", *(["--plugins", plugins] if plugins else []))
-    typer.echo(f"model: {folder} ({size / 1e6:.1f} MB); use it with: {use}")
-    typer.echo(weights_note(read_about(folder)))
+    scratch = tempfile.TemporaryDirectory() if output is None else contextlib.nullcontext("")
+    with scratch as place:
+        target = output or Path(place) / "model"
+        folder = export_model(
+            run, target, after_task=after_task, with_backbone=with_backbone, onnx=onnx, weights=weights
+        )
+        size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        note = weights_note(read_about(folder))
+        shown: str | Path = folder if push is None else push_export(folder, push, private=not public)
+    use = command("predict", shown, "PHOTO", *(["--plugins", plugins] if plugins else []))
+    typer.echo(f"model: {shown} ({size / 1e6:.1f} MB); use it with: {use}")
+    typer.echo(note)

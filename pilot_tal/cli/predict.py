@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-RunOrFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a folder that export wrote.")]
+RunOrFolder = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run directory, a model folder of learn, a folder that export wrote, or hf://user/name."
+    ),
+]
 AfterTask = Annotated[
     int | None, typer.Option(help="The model as it was after so many tasks.", show_default="the last one", min=1)
 ]

@@ -31,7 +31,8 @@ def load_model(
     """Loads the model of a run, or one that `pilot-tal export` wrote, ready to predict.
 
     Args:
-        run_or_folder: The run directory, or the exported folder.
+        run_or_folder: The run directory, the model folder of `learn`, the exported folder, or `hf://user/name`, where
+            `hf://user/name@revision` pins a branch, tag or commit.
         after_task: Of a run, the model as it was after so many tasks (1 is the first); None: after the last.
         weights: The file of the ViT's weights, if it is not found where the run had it.
         device: auto, cpu, mps, cuda or cuda:NUMBER.

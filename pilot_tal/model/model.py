@@ -137,6 +137,32 @@ class Model:
         self.path = copy_model(self.path, folder)
         return self.path
 
+    def push_to_hub(self, repo: str, *, private: bool = True, with_backbone: bool = False) -> str:
+        """Exports the model and uploads it to the Hugging Face hub as one commit.
+
+        Args:
+            repo: `user/name`; created if it is not there.
+            private: Visibility of a new repository.
+            with_backbone: Upload the ViT's weights as well.
+
+        Returns:
+            The address for `load_model`, pinned to the commit.
+
+        Raises:
+            UserError: there is no token or no network.
+        """
+        from pilot_tal.model.export import export_model
+        from pilot_tal.model.hub import push_export
+        from pilot_tal.model.stored import is_export
+
+        if is_export(self.path):
+            return push_export(self.path, repo, private)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = export_model(
+                self.path, Path(scratch) / "model", after_task=self.tasks_done, with_backbone=with_backbone
+            )
+            return push_export(folder, repo, private)
+
     @property
     def history(self) -> "tuple[Session, ...]":
         """The sessions of `learn`; none for the model of a benchmark run or an export."""

@@ -63,12 +63,16 @@ def read_stored(path: str | Path, after_task: int | None = None) -> StoredModel:
     """Reads a model, without the ViT.
 
     Args:
-        path: A run directory, or a folder that `export` wrote.
+        path: A run directory, a folder that `export` wrote, or `hf://user/name@revision`.
         after_task: Of a run, the model as it was after so many tasks; after the last one that is finished if None.
 
     Raises:
         UserError: there is no model, or its files are damaged.
     """
+    if str(path).startswith("hf://"):
+        from pilot_tal.model.hub import fetch_export
+
+        path = fetch_export(str(path))
     path = given_path(path, "the model")
     if (path / RECORD).is_file():
         complete_session(path)
