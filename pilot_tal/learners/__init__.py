@@ -14,10 +14,12 @@ from pilot_tal.learners.mos import MOS
 from pilot_tal.learners.plda import PLDA
 from pilot_tal.learners.simplecil import SimpleCIL
 from pilot_tal.learners.ranpac import RanPAC
+from pilot_tal.learners.air import AIR
 from pilot_tal.learners.ease import EASE
 # isort: on
 
 __all__ = [
+    "AIR",
     "EASE",
     "FIDELITIES",
     "L2P",

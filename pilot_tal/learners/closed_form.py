@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from data_lt.errors import UserError
@@ -12,7 +13,7 @@ from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.learners.adapters import AdapterConfig, AdapterLearner, named_adapters
 from pilot_tal.learners.base import CosineHead, Images
 from pilot_tal.learners.config import MethodConfig
-from pilot_tal.learners.moments import Moments
+from pilot_tal.learners.moments import Moments, Statistics
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -33,11 +34,17 @@ class ClosedForm(AdapterLearner):
 
     Each training image passes the ViT once, after training. A subclass implements `fit`, which computes the
     classifier from `self.moments`, and `classify`. Images of known classes can be added at any time.
+
+    Attributes:
+        candidates: Values of a hyperparameter to choose from on training images; `validate` scores them.
+        validated: Scores of the candidates over the tasks so far, and the number of images behind them at the end.
     """
 
     needs = "features"
     scatter = "none"
     """What `Moments` keeps of the within-class scatter."""
+    candidates: tuple[float, ...] = ()
+    moments: Statistics
     sigma: Tensor
 
     def __init__(self, backbone: FrozenBackbone, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
@@ -46,13 +53,14 @@ class ClosedForm(AdapterLearner):
         self.head: CosineHead | None = None  # of the first task, while it trains the adapter
         self.register_buffer("sigma", torch.ones(1))
         self.moments = self.new_moments()
+        self.validated = torch.zeros(len(self.candidates) + 1, dtype=torch.float64)
 
     @property
     def feature_dim(self) -> int:
         """Length of the features that `embedding` returns."""
         return self.backbone.dim
 
-    def new_moments(self) -> Moments:
+    def new_moments(self) -> Statistics:
         """Statistics without any image."""
         return Moments(self.feature_dim, self.scatter)
 
@@ -100,9 +108,11 @@ class ClosedForm(AdapterLearner):
 
         A class beyond those of the tasks so far needs a `begin_task` first.
         """
-        if len(self.moments.counts) < (known := min(int(labels.min()), self.seen)):
+        if self.moments.classes < (known := min(int(labels.min()), self.seen)):
             raise UserError(f"{self.title} has no statistics of its first {known} classes, so it cannot learn more")
-        self.choose(features, labels)
+        features, labels = features.detach().float(), labels.cpu()
+        if self.candidates:
+            self.validated += self.validate(features, labels)
         self.moments.add(features, labels)
         self.moments.grow(self.seen)
         self.fit()
@@ -116,8 +126,9 @@ class ClosedForm(AdapterLearner):
         self.num_classes -= 1
         self.fit()
 
-    def choose(self, features: Tensor, labels: Tensor) -> None:
-        """Chooses hyperparameters on training images that are about to be added."""
+    def validate(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Scores of the candidates on images that are about to be added, and their number [len(candidates) + 1]."""
+        raise NotImplementedError
 
     def fit(self) -> None:
         """Computes the classifier of all classes seen from `self.moments`."""
@@ -144,7 +155,10 @@ class ClosedForm(AdapterLearner):
             return self.head(self.features(self.backbone.embed(x), list(self.adapters.parts)))
         features = self.cache.get("features", ids, x, self.embedding)
         with torch.autocast(x.device.type, enabled=False):
-            return self.classify(features.float())[:, :classes]
+            scores = self.classify(features.float())
+        if scores.shape[1] < classes:  # within a task: its classes are not known yet
+            scores = F.pad(scores, (0, classes - scores.shape[1]), value=-torch.inf)
+        return scores
 
     @torch.no_grad()
     def embedding(self, x: Tensor) -> Tensor:
@@ -165,17 +179,26 @@ class ClosedForm(AdapterLearner):
         if stops:
             self._settle_features()
         self.moments = self.new_moments()
+        self.validated = torch.zeros_like(self.validated)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The adapter, if there is one."""
         return {} if self.adapters is None else named_adapters(self.adapters, "backbone.blocks.{}.adaptmlp")
 
+    def named_head(self, weight: Tensor) -> dict[str, Tensor]:
+        """LAMDA-PILOT's classifier: `weight` and its scale, or the head that trains the adapter."""
+        weight, sigma = (weight, self.sigma) if self.head is None else (self.head.weight, self.head.sigma)
+        return {"fc.weight": weight, "fc.sigma": sigma}
+
     def checkpoint_state(self) -> dict[str, Tensor]:
         """Adds the statistics, which further tasks need and scores do not."""
-        known = {f"{STATISTICS}{name}": tensor for name, tensor in self.moments.state().items()}
-        return super().checkpoint_state() | known
+        known = self.moments.state() | ({"validated": self.validated.clone()} if self.candidates else {})
+        return super().checkpoint_state() | {f"{STATISTICS}{name}": tensor for name, tensor in known.items()}
 
     def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes over what `checkpoint_state` returned."""
         super().load_checkpoint_state({k: v for k, v in state.items() if not k.startswith(STATISTICS)})
-        self.moments.load_state({k.removeprefix(STATISTICS): v for k, v in state.items() if k.startswith(STATISTICS)})
+        known = {k.removeprefix(STATISTICS): v.cpu() for k, v in state.items() if k.startswith(STATISTICS)}
+        self.moments.load_state(known)
+        if self.candidates:
+            self.validated = known["validated"].clone()

@@ -1,11 +1,35 @@
 """Additive statistics of features per class: counts, sums and within-class scatter, in float64 on the host."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from data_lt.errors import UserError
+
+
+class Statistics(Protocol):
+    """What a closed-form learner keeps of images; all of it is additive over images."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that it covers."""
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Adds images of new or known classes."""
+
+    def grow(self, classes: int) -> None:
+        """Adds classes without images, up to a total of `classes`."""
+
+    def remove(self, label: int) -> None:
+        """Removes a class as if it had never been added; later classes move up by one."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Its tensors by name, for a checkpoint."""
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what `state` returned."""
 
 
 class Moments:
@@ -31,6 +55,11 @@ class Moments:
         other = Moments(self.dim, self.scatter)
         other.counts, other.sums, other.factors = self.counts.clone(), self.sums.clone(), list(self.factors)
         return other
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that it covers."""
+        return len(self.counts)
 
     def grow(self, classes: int) -> None:
         """Adds classes without images, up to a total of `classes`."""
@@ -70,8 +99,7 @@ class Moments:
         Raises:
             UserError: there is no such class, or its share of a pooled scatter is not known.
         """
-        if not 0 <= label < len(self.counts):
-            raise UserError(f"there is no class {label} to remove; the classes are 0 to {len(self.counts) - 1}")
+        check_class(label, self.classes)
         if self.scatter == "pooled":
             raise UserError("one class cannot be removed from a pooled scatter; train with removable=true")
         kept = torch.arange(len(self.counts)) != label
@@ -103,6 +131,17 @@ class Moments:
         """Takes over what `state` returned."""
         counts, sums, rows, lengths = (state.get(name) for name in ("counts", "sums", "rows", "lengths"))
         if counts is None or sums is None or rows is None or lengths is None or sums.shape != (len(counts), self.dim):
-            raise UserError("the checkpoint lacks the statistics of the images so far; run it again")
-        self.counts, self.sums = counts.cpu().clone(), sums.cpu().clone()
-        self.factors = [part.clone() for part in rows.cpu().split(lengths.tolist())] if len(lengths) else []
+            raise no_statistics()
+        self.counts, self.sums = counts.clone(), sums.clone()
+        self.factors = [part.clone() for part in rows.split(lengths.tolist())] if len(lengths) else []
+
+
+def check_class(label: int, classes: int) -> None:
+    """Raises a UserError if there is no such class."""
+    if not 0 <= label < classes:
+        raise UserError(f"there is no class {label} to remove; the classes are 0 to {classes - 1}")
+
+
+def no_statistics() -> UserError:
+    """The error for a checkpoint without statistics."""
+    return UserError("the checkpoint lacks the statistics of the images so far; run it again")

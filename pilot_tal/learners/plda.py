@@ -1,7 +1,7 @@
 """PLDA: a Bayesian classifier in closed form that knows how uncertain the mean of a rare class is."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.learners.closed_form import STATISTICS, ClosedForm, ClosedFormConfig
+from pilot_tal.learners.closed_form import ClosedForm, ClosedFormConfig
 from pilot_tal.learners.moments import Moments
 from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.schema import Rule
@@ -158,6 +158,7 @@ class PLDA(ClosedForm):
     recommended = "best tail, least compute"
 
     config: PLDAConfig
+    moments: Moments
     centre: Tensor
     basis: Tensor
     means: Tensor
@@ -168,8 +169,8 @@ class PLDA(ClosedForm):
     def __init__(self, backbone: FrozenBackbone, config: PLDAConfig, num_classes: int, num_tasks: int, fidelity: str):
         if config.layers != PLDAConfig.layers:  # the usual number is cut to the backbone's
             backbone.check_layers(config.layers)
+        self.candidates = SHRINKAGES if config.shrinkage == AUTO else ()
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
-        self.validated = torch.zeros(len(SHRINKAGES) + 1, dtype=torch.float64)
         fixed = DEFAULT_SHRINKAGE if config.shrinkage == AUTO else float(config.shrinkage)
         self.register_buffer("shrinkage", torch.tensor([fixed], dtype=torch.float64))
         self.register_buffer("log_volume", torch.zeros(1))
@@ -202,14 +203,14 @@ class PLDA(ClosedForm):
         """CLS of the last blocks, each of length one [B, layers · dim]."""
         return F.normalize(self.block_features(x, self.layers).float(), dim=2).flatten(1)
 
-    def choose(self, features: Tensor, labels: Tensor) -> None:
-        """Cross-validates the shrinkage on the images that are about to be added."""
-        if self.config.shrinkage == AUTO:
-            self.validated += cross_validated(self.moments, features.cpu(), labels.cpu())
-            self.shrinkage.fill_(best_shrinkage(self.validated))
+    def validate(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Cross-validates every shrinkage on images that are about to be added."""
+        return cross_validated(self.moments, features.cpu(), labels)
 
     def fit(self) -> None:
-        """Computes the predictive distributions of all classes."""
+        """Chooses the shrinkage and computes the predictive distributions of all classes."""
+        if self.candidates:
+            self.shrinkage.fill_(best_shrinkage(self.validated))
         self._allocate(self.seen)
         found = predictive(self.moments, within_class(self.moments), float(self.shrinkage), complete=True)
         for name in ("centre", "basis", "means", "log_variances"):
@@ -240,18 +241,8 @@ class PLDA(ClosedForm):
         """Takes the shape after finished tasks."""
         super().grow_to(stops)
         self._allocate(stops[-1] if stops else 0)
-        self.validated = torch.zeros_like(self.validated)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """All that scores need."""
         names = ("centre", "basis", "means", "log_variances", "shrinkage", "log_volume")
         return super().named_tensors() | {name: getattr(self, name) for name in names}
-
-    def checkpoint_state(self) -> dict[str, Tensor]:
-        """Adds the statistics and the outcome of the cross-validations."""
-        return super().checkpoint_state() | {f"{STATISTICS}validated": self.validated.clone()}
-
-    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `checkpoint_state` returned."""
-        super().load_checkpoint_state(state)
-        self.validated = state[f"{STATISTICS}validated"].cpu().clone()

@@ -2,32 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from data_lt.errors import UserError
-from pilot_tal.backbone import FrozenViT
-from pilot_tal.learners.adapters import AdapterConfig, AdapterLearner, named_adapters
-from pilot_tal.learners.base import CosineHead, Images, cosine_similarity
-from pilot_tal.learners.config import MethodConfig
+from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.learners.base import cosine_similarity
+from pilot_tal.learners.closed_form import ClosedForm, ClosedFormConfig
+from pilot_tal.learners.moments import check_class, no_statistics
 from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.schema import Rule
-from pilot_tal.stream.task import TaskInfo
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
 FITTED_SHARE = 0.8
-_STATISTICS = "statistics."
 
 
 @dataclass(frozen=True)
-class RanPACConfig(AdapterConfig):
+class RanPACConfig(ClosedFormConfig):
     """RanPAC's own settings."""
 
-    # The `adam` of LAMDA-PILOT's RanPAC is AdamW, so the name is left out here.
-    optimizer: Annotated[str, Rule(choices=("adamw", "sgd"))]
     adapter: Annotated[bool, Rule("train an adapter in the first task; false: no task trains")] = True
     M: Annotated[int, Rule("random features", 1, 100_000)] = 10_000
 
@@ -68,142 +64,128 @@ def ridge_weights(rows: Tensor, targets: Tensor, ridge: float) -> Tensor:
     kernel.diagonal().add_(ridge)
     shares, failed = torch.linalg.solve_ex(kernel, targets)
     if bool(failed):
-        raise UserError(f"RanPAC's regression has no solution with the ridge {ridge:g}: are there images twice?")
+        raise UserError(f"the regression has no solution with the ridge {ridge:g}: are there images twice?")
     return (shares.t() @ rows).float()
 
 
-@LEARNERS.register
-class RanPAC(AdapterLearner):
-    """RanPAC (McDonnell et al., NeurIPS 2023)."""
+class Rows:
+    """Random features of all images and their one-hot labels, compressed to M rows when they are more; float32."""
 
-    name, title = "ranpac", "RanPAC"
-    config_class = RanPACConfig
-    needs = "features"  # without an adapter
+    def __init__(self, dim: int):
+        self.rows, self.targets = torch.zeros(0, dim), torch.zeros(0, 0)
+        self.compressed = False
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that it covers."""
+        return self.targets.shape[1]
+
+    def grow(self, classes: int) -> None:
+        """Adds classes without images, up to a total of `classes`."""
+        self.targets = F.pad(self.targets, (0, max(classes - self.classes, 0)))
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Adds images of new or known classes."""
+        self.grow(int(labels.max()) + 1)
+        rows = torch.cat((self.rows, features.cpu()))
+        targets = torch.cat((self.targets, F.one_hot(labels, self.classes).float()))
+        self.rows, self.targets = compressed(rows, targets)
+        self.compressed |= len(self.rows) < len(rows)
+
+    def remove(self, label: int) -> None:
+        """Removes a class as if it had never been added; later classes move up by one.
+
+        Raises:
+            UserError: there is no such class, or the rows were compressed and cannot be told apart.
+        """
+        check_class(label, self.classes)
+        if self.compressed:
+            raise UserError("one class cannot be removed once there were more images than random features; raise M")
+        kept = self.targets[:, label] == 0
+        columns = torch.arange(self.classes) != label
+        self.rows, self.targets = self.rows[kept], self.targets[kept][:, columns]
+
+    def state(self) -> dict[str, Tensor]:
+        """Its tensors by name, for a checkpoint."""
+        return {"rows": self.rows.clone(), "targets": self.targets.clone()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what `state` returned."""
+        rows, targets = state.get("rows"), state.get("targets")
+        if rows is None or targets is None or rows.shape[1] != self.rows.shape[1] or len(rows) != len(targets):
+            raise no_statistics()
+        self.rows, self.targets = rows.clone(), targets.clone()
+        self.compressed = bool((self.targets.sum(dim=1) != 1).any())
+
+
+class RandomFeatures(ClosedForm):
+    """A ridge regression on random features relu(xW)."""
 
     config: RanPACConfig
     projection: Tensor
     weight: Tensor
-    sigma: Tensor
 
-    def __init__(self, backbone: FrozenViT, config: RanPACConfig, num_classes: int, num_tasks: int, fidelity: str):
+    def __init__(self, backbone: FrozenBackbone, config: RanPACConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
-        self.adapters = self.new_adapters() if config.adapter else None
-        self.head: CosineHead | None = None  # of the first task, while it trains the adapter
         self.ridge = 0.0
         self.register_buffer("projection", torch.randn(backbone.dim, config.M))
         self.register_buffer("weight", torch.zeros(0, config.M))
-        self.register_buffer("sigma", torch.ones(1))
-        # The images so far, as far as the regression needs them; it is solved on the host.
-        self.rows, self.targets = torch.zeros(0, config.M), torch.zeros(0, num_classes)
 
-    @classmethod
-    def needs_vit(cls, config: MethodConfig) -> bool:
-        """Only an adapter needs the blocks of a ViT."""
-        return isinstance(config, RanPACConfig) and config.adapter
+    def hidden(self, features: Tensor) -> Tensor:
+        """Random features [B, M]."""
+        return F.relu(features @ self.projection)
 
-    @classmethod
-    def trains(cls, config: MethodConfig, task: int = 0) -> bool:
-        """In the first task, if there is an adapter to train."""
-        return isinstance(config, RanPACConfig) and config.adapter and task == 0
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Learns from features [n, dim] of images of new or known classes."""
+        super().add(self.hidden(features.float()), labels)
 
-    # Training.
+    def classify(self, features: Tensor) -> Tensor:
+        """Values of the regression."""
+        return F.linear(self.hidden(features), self.weight)
 
-    def begin_task(self, task: TaskInfo) -> None:
-        """Gives the first task the classifier that trains the adapter."""
-        if task.first > 0 and not len(self.rows):
-            raise UserError("RanPAC cannot go on from tensors alone: its regression knows nothing of the old images")
-        super().begin_task(task)
-        self.weight = torch.cat((self.weight, self.weight.new_zeros(task.num_classes, self.config.M)))
-        if task.index == 0 and self.config.adapter:
-            self.head = CosineHead(self.backbone.dim, task.num_classes).to(self.weight.device)
+    # Tensors by name.
 
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Adapter and classifier in the first task, nothing later."""
-        return super().param_groups() if self.head is not None else []
+    def grow_to(self, stops: Sequence[int]) -> None:
+        """Takes the shape after finished tasks."""
+        super().grow_to(stops)
+        self.weight = self.weight.new_zeros(stops[-1] if stops else 0, self.config.M)
 
-    def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the first task's classes; no auxiliary loss."""
-        if self.adapters is None or self.head is None:
-            raise UserError("RanPAC trains in its first task alone, and only with an adapter")
-        features = self.features(self.backbone.embed(x), list(self.adapters.parts), dropout=True)
-        return self.head(features), features.new_zeros(())
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Adapter, classifier, and the random projection, which LAMDA-PILOT leaves out of its state dict."""
+        return super().named_tensors() | self.named_head(self.weight) | {"W_rand": self.projection}
 
-    @torch.no_grad()
-    def end_task(self, images: Images) -> None:
-        """Adds the task's images to the regression and solves for the weights of all classes."""
-        self._settle_features()
-        device = self.weight.device
-        batches = [(self._hidden(self._embedding(x.to(device))).cpu(), y.cpu()) for x, y in images()]
-        hidden, labels = (torch.cat(part) for part in zip(*batches, strict=True))
-        targets = F.one_hot(labels, self.num_classes).float()
-        self.rows, self.targets = compressed(torch.cat((self.rows, hidden)), torch.cat((self.targets, targets)))
-        order = self.shuffled(len(hidden))
-        self.ridge = RIDGES[int(held_out_losses(hidden[order], targets[order]).argmin())]
-        self.weight = ridge_weights(self.rows, self.targets, self.ridge)[: self.seen].to(device)
+
+@LEARNERS.register
+class RanPAC(RandomFeatures):
+    """RanPAC (McDonnell et al., NeurIPS 2023)."""
+
+    name, title = "ranpac", "RanPAC"
+    config_class = RanPACConfig
+
+    moments: Rows
+
+    def new_moments(self) -> Rows:
+        """Statistics without any image."""
+        return Rows(self.config.M)
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Chooses the ridge on these images, then adds them and solves for the weights of all classes."""
+        order = self.shuffled(len(features))
+        hidden = self.hidden(features.float()).cpu()[order]
+        targets = F.one_hot(labels.cpu()[order], max(self.seen, int(labels.max()) + 1)).float()
+        self.ridge = RIDGES[int(held_out_losses(hidden, targets).argmin())]
+        super().add(features, labels)
 
     def shuffled(self, number: int) -> Tensor:
         """A random order of the task's images: the last fifth of it chooses the ridge."""
         return torch.randperm(number)
 
-    def _settle_features(self) -> None:
-        """Ends the training of the adapter: from here on a feature never changes."""
-        if self.adapters is not None:
-            self.adapters.requires_grad_(False)
-        if self.head is not None:
-            self.sigma, self.head = self.head.sigma.detach().clone(), None
+    def fit(self) -> None:
+        """Solves the regression on the host."""
+        self.weight = ridge_weights(self.moments.rows, self.moments.targets, self.ridge).to(self.weight.device)
 
-    # Evaluation.
-
-    @torch.no_grad()
-    def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
-        """What the regression says; in LAMDA-PILOT the cosine of random features and weights."""
-        classes = self.seen
-        features = self._embedding(x, ids)
-        if self.head is not None:
-            return self.head(features)
-        with torch.autocast(x.device.type, enabled=False):  # sums over thousands of features
-            hidden, weight = self._hidden(features.float()), self.weight[:classes]
-            if self.fidelity == "fixed":
-                return F.linear(hidden, weight)
-            return self.sigma * cosine_similarity(hidden, weight)
-
-    def _embedding(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Features [B, dim] without dropout, from the cache once they are settled."""
-        if self.adapters is None:
-            return self.cached_features(x, ids)
-        tokens = self.backbone.embed(x)
-        parts = list(self.adapters.parts)
-        settled = ids if self.head is None else None
-        return self.cache.get("adapter", settled, tokens, lambda rows: self.features(rows, parts))
-
-    def _hidden(self, features: Tensor) -> Tensor:
-        return F.relu(features @ self.projection)
-
-    # Tensors by name.
-
-    def grow_to(self, stops: Sequence[int]) -> None:
-        """Takes the shape after the first task: no classifier to train, weights for all classes."""
-        super().grow_to(stops)
-        if stops:
-            self._settle_features()
-        self.weight = self.weight.new_zeros(stops[-1] if stops else 0, self.config.M)
-        self.rows, self.targets = self.rows[:0], self.targets[:0]
-
-    def named_tensors(self) -> dict[str, Tensor]:
-        """Adapter, classifier, and the random projection, which LAMDA-PILOT leaves out of its state dict."""
-        named = {} if self.adapters is None else named_adapters(self.adapters, "backbone.blocks.{}.adaptmlp")
-        weight, sigma = (self.weight, self.sigma) if self.head is None else (self.head.weight, self.head.sigma)
-        return named | {"fc.weight": weight, "fc.sigma": sigma, "W_rand": self.projection}
-
-    def checkpoint_state(self) -> dict[str, Tensor]:
-        """Adds what the regression knows of the images so far."""
-        known = {f"{_STATISTICS}rows": self.rows.clone(), f"{_STATISTICS}targets": self.targets.clone()}
-        return super().checkpoint_state() | known
-
-    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up the state that `checkpoint_state` gave."""
-        super().load_checkpoint_state({k: v for k, v in state.items() if not k.startswith(_STATISTICS)})
-        rows, targets = (state.get(f"{_STATISTICS}{name}", torch.zeros(0, 0)).cpu() for name in ("rows", "targets"))
-        if rows.shape[1:] != self.rows.shape[1:] or targets.shape != (len(rows), self.num_classes):
-            raise UserError("the checkpoint lacks 'statistics.rows' and 'statistics.targets' of RanPAC's regression")
-        self.rows, self.targets = rows.clone(), targets.clone()
+    def classify(self, features: Tensor) -> Tensor:
+        """Values of the regression; in LAMDA-PILOT the cosine of random features and weights."""
+        if self.fidelity == "fixed":
+            return super().classify(features)
+        return self.sigma * cosine_similarity(self.hidden(features), self.weight)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.learners.base import Images, Learner, class_means, cosine_similarity
+from pilot_tal.learners.base import cosine_similarity
+from pilot_tal.learners.closed_form import ClosedForm
 from pilot_tal.learners.config import MethodConfig
+from pilot_tal.learners.moments import Moments
 from pilot_tal.learners.registry import LEARNERS
-from pilot_tal.stream.task import TaskInfo
 
 
 @dataclass(frozen=True)
@@ -22,49 +23,39 @@ class SimpleCILConfig(MethodConfig):
     drop_last: ClassVar[bool] = False
 
 
+class Prototypes(ClosedForm):
+    """A learner with the mean feature of every class, and the nearest one by cosine."""
+
+    moments: Moments
+    prototypes: Tensor
+
+    def __init__(self, backbone: FrozenBackbone, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
+        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
+        self.register_buffer("prototypes", torch.zeros(0, self.feature_dim))
+
+    def fit(self) -> None:
+        """Takes the class means."""
+        self.prototypes = self.moments.means.to(self.prototypes)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Cosine of the feature and every prototype."""
+        return self.sigma * cosine_similarity(features, self.prototypes)
+
+    def grow_to(self, stops: Sequence[int]) -> None:
+        """Takes the shape after finished tasks."""
+        super().grow_to(stops)
+        self.prototypes = self.prototypes.new_zeros(stops[-1] if stops else 0, self.feature_dim)
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The prototypes, their scale, and the adapter, if there is one."""
+        return super().named_tensors() | self.named_head(self.prototypes)
+
+
 @LEARNERS.register
-class SimpleCIL(Learner):
+class SimpleCIL(Prototypes):
     """SimpleCIL (Zhou et al., IJCV 2024)."""
 
     name, title = "simplecil", "SimpleCIL"
     config_class = SimpleCILConfig
-    needs = "features"
 
-    config: SimpleCILConfig
-    prototypes: Tensor
-    sigma: Tensor
-
-    def __init__(
-        self, backbone: FrozenBackbone, config: SimpleCILConfig, num_classes: int, num_tasks: int, fidelity: str
-    ):
-        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
-        self.register_buffer("prototypes", torch.zeros(0, backbone.dim))
-        self.register_buffer("sigma", torch.ones(1))  # the original's scale of the cosines, never trained
-
-    def begin_task(self, task: TaskInfo) -> None:
-        """Makes room for the task's prototypes."""
-        super().begin_task(task)
-        self.prototypes = torch.cat((self.prototypes, self.prototypes.new_zeros(task.num_classes, self.backbone.dim)))
-
-    @torch.no_grad()
-    def end_task(self, images: Images) -> None:
-        """Learns the task's prototypes."""
-        device = self.prototypes.device
-        batches = [(self.backbone.features(x.to(device))[:, 0], y.to(device)) for x, y in images()]
-        features, labels = (torch.cat(part) for part in zip(*batches, strict=True))
-        self.prototypes[self.task.first :] = class_means(features, labels, range(self.task.first, self.task.stop))
-
-    @torch.no_grad()
-    def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Cosine of the feature and every prototype."""
-        features = self.cached_features(x, ids)
-        return self.sigma * cosine_similarity(features, self.prototypes[: self.seen])
-
-    def grow_to(self, stops: Sequence[int]) -> None:
-        """Makes room for the prototypes of finished tasks."""
-        super().grow_to(stops)
-        self.prototypes = self.prototypes.new_zeros(stops[-1] if stops else 0, self.backbone.dim)
-
-    def named_tensors(self) -> dict[str, Tensor]:
-        """The prototypes and their scale."""
-        return {"fc.weight": self.prototypes, "fc.sigma": self.sigma}
+    config: SimpleCILConfig  # type: ignore[assignment]

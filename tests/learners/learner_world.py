@@ -22,6 +22,7 @@ SMALL = {
     "mos": {"crct_epochs": 2, "ffn_num": 4},
     "ranpac": {"ffn_num": 4, "M": 40, "init_lr": 0.1},
     "ease": {"ffn_num": 4, "init_lr": 0.1},
+    "air": {"ffn_num": 4, "M": 40, "init_lr": 0.1},
     "plda": {"ffn_num": 4, "init_lr": 0.1},
 }
 

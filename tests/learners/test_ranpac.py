@@ -37,7 +37,7 @@ def test_it_is_a_ridge_regression_on_all_images_so_far(M, fidelity):
     expected = fitted_by_scikit(hidden_features(learner, x), F.one_hot(y, 7), learner.ridge)
     weight = torch.from_numpy(expected.coef_).float()
     torch.testing.assert_close(learner.weight, weight, rtol=1e-3, atol=1e-4 * float(weight.abs().max()))
-    assert len(learner.rows) == min(len(x), M)
+    assert len(learner.moments.rows) == min(len(x), M)
     test_x, _ = test_images(SIZES)
     hidden = hidden_features(learner, test_x)
     scores = torch.from_numpy(expected.predict(hidden.double().numpy())).float()
@@ -158,9 +158,9 @@ def test_without_the_adapter_equals_an_adapter_that_learns_nothing(fidelity):
             train(learner, SIZES, index)
     x, _ = test_images(SIZES)
     with_adapter, without = (learners[adapter] for adapter in (True, False))
-    torch.testing.assert_close(without.rows, with_adapter.rows)
+    torch.testing.assert_close(without.moments.rows, with_adapter.moments.rows)
     for learner in learners.values():
-        learner.weight = ridge_weights(learner.rows, learner.targets, 10.0)
+        learner.weight = ridge_weights(learner.moments.rows, learner.moments.targets, 10.0)
     torch.testing.assert_close(without.scores(x), with_adapter.scores(x), rtol=1e-3, atol=1e-4)
     assert not any("adaptmlp" in name for name in without.export_tensors())
 
@@ -185,12 +185,24 @@ def test_training_cannot_go_on_without_the_old_images():
     learner = trained("ranpac", SIZES)
     other = make("ranpac", SIZES)
     other.import_tensors({**learner.export_tensors(), "fc.weight": learner.weight[:5]}, task_sizes=SIZES[:2])
-    with pytest.raises(UserError, match="knows nothing of the old images"):
-        other.begin_task(task_info(SIZES, 2))
+    with pytest.raises(UserError, match="has no statistics of its first 5 classes"):
+        train(other, SIZES, 2)
     state = learner.checkpoint_state()
     del state["statistics.rows"]
-    with pytest.raises(UserError, match=r"lacks 'statistics\.rows'"):
+    with pytest.raises(UserError, match="lacks the statistics"):
         make("ranpac", SIZES).load_checkpoint_state(state)
+
+
+def test_removing_a_class_equals_never_having_seen_it():
+    learner = trained("ranpac", SIZES)
+    x, y = everything(SIZES)
+    kept = y != 4
+    learner.remove(4)
+    hidden, labels = hidden_features(learner, x[kept]), y[kept] - (y[kept] > 4).long()
+    expected = torch.from_numpy(fitted_by_scikit(hidden, F.one_hot(labels, 6), learner.ridge).coef_).float()
+    torch.testing.assert_close(learner.weight, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+    with pytest.raises(UserError, match="raise M"):
+        trained("ranpac", SIZES, M=9).remove(4)
 
 
 def test_the_name_adam_is_refused_because_the_original_means_another():
