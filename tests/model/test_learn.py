@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 import pilot_tal as pt
 from data_lt.errors import UserError
-from pilot_tal.learners import LEARNERS, TrainedConfig
+from pilot_tal.config.defaults import method_config
+from pilot_tal.learners import LEARNERS
 from pilot_tal.model.learn import learn
 from pilot_tal.model.session_trainer import SessionTrainer
 from pilot_tal.model.stored import read_stored
@@ -45,7 +46,7 @@ def own_settings(method: str) -> dict:
     wanted = {key: value for key, value in SMALL.items() if key in settings_of(config)}
     if "tuned_epoch" in wanted:
         wanted["epochs"] = wanted.pop("tuned_epoch")
-    return {**VIT, **wanted, **({"loss": "tal"} if issubclass(config, TrainedConfig) and method != "plda" else {})}
+    return {**VIT, **wanted, **({"loss": "tal"} if LEARNERS[method].trains(method_config(method)) else {})}
 
 
 def items(**settings) -> list[str]:
