@@ -93,7 +93,7 @@ def resume(writer: RunWriter, record: RunRecord) -> tuple[Checkpoint | None, lis
     if (path / LATEST).is_file() and done:  # of an earlier version: its result may be one task ahead
         writer.commit(record, done, restart=True)
         writer.remove(LATEST)
-    return checkpoint, run.predictions
+    return checkpoint, run.labels
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -82,7 +82,7 @@ def _check_output(output: Path) -> None:
 
 def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
     record, stream, done = model.record, model.record.stream, model.tasks_done
-    predictions = stored.predictions[:done]
+    predictions = stored.labels[:done]
     tail = set(tail_classes(stream.train_counts, stream.class_order).tolist())
     tasks = [task for task, size in enumerate(stream.task_sizes) for _ in range(size)]
     return AboutModel(

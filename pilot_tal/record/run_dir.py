@@ -19,8 +19,9 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +31,11 @@ from pilot_tal.metrics import summarize
 from pilot_tal.record.run_record import FORMAT, RunRecord, canonical
 from pilot_tal.schema import build
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pilot_tal.model.model import Model
+
 RECORD, RESULT, LOG, ERROR = "run.json", "result.json", "log.txt", "error.txt"
 LATEST = "checkpoint/latest.json"  # of runs of earlier versions: names their last checkpoint
 Labels = tuple[np.ndarray, np.ndarray]  # true and predicted
@@ -37,27 +43,63 @@ _SEAL = "checksum"
 _FOLDERS = ("predictions", "steps", "states", "checkpoint")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A run read back. `predictions[t]` are the true and predicted labels after task t."""
+    """A run read from its directory.
+
+    Attributes:
+        path: Its directory.
+        record: All settings, the data and the environment.
+        labels: True and predicted labels of the test images after each task.
+        finished: Whether all tasks are done.
+        files: Size and checksum of each file.
+    """
 
     path: Path
     record: RunRecord
-    predictions: list[Labels]
+    labels: list[Labels]
     finished: bool
     files: dict[str, dict[str, Any]]
 
     @property
     def tasks_done(self) -> int:
         """How many tasks it has been through."""
-        return len(self.predictions)
+        return len(self.labels)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """All metrics after the tasks done, computed from the predictions; empty before the first."""
         stream = self.record.stream
         shape = (stream.task_sizes, stream.train_counts, stream.class_order)
-        return summarize(self.predictions, *shape) if self.predictions else {}
+        return summarize(self.labels, *shape) if self.labels else {}
+
+    def __repr__(self) -> str:
+        done = f"{self.tasks_done} of {self.record.num_tasks} tasks"
+        found = [f"{name}={100 * self.metrics[name]:.2f} %" for name in ("a_mean", "a_tail") if name in self.metrics]
+        return f"Run({self.path.name}: {', '.join([done, *found])})"
+
+    def predictions(self, task: int = -1) -> "pd.DataFrame":
+        """Returns one row per test image after a task (default: the last): image, true and predicted class.
+
+        Raises:
+            UserError: the task is not done.
+        """
+        import pandas as pd
+
+        if not -self.tasks_done <= task < self.tasks_done:
+            raise UserError(
+                f"{self.path.name} has {self.tasks_done} finished tasks; there are no predictions of {task}"
+            )
+        names = np.array(self.record.stream.class_names, dtype=object)
+        true, predicted = self.labels[task]
+        return pd.DataFrame(
+            {"image": self.images(task % self.tasks_done), "true": names[true], "predicted": names[predicted]}
+        )
+
+    def model(self) -> "Model":
+        """Loads the model after the last finished task, to label new images."""
+        load: Callable[[Path], Model] = import_module("pilot_tal.model.load").load_model  # a higher layer
+        return load(self.path)
 
     def images(self, task: int) -> list[str]:
         """The test images after a task, in the order of its predictions."""

@@ -115,7 +115,7 @@ class Variant:
         rows = []
         for run in self.runs.values():
             order = np.argsort(run.record.stream.class_order)
-            rows.append(confusion_shares(*run.predictions[-1], len(order))[np.ix_(order, order)])
+            rows.append(confusion_shares(*run.labels[-1], len(order))[np.ix_(order, order)])
         return _known_mean(rows)
 
     def most_confused(self, number: int = 10) -> list[tuple[int, int, float]]:
@@ -345,5 +345,5 @@ def same_data(a: Run, b: Run) -> bool:
     mine, other = a.record.stream, b.record.stream
     same_lists = (mine.class_order, mine.train_counts) == (other.class_order, other.train_counts)
     return same_lists and all(
-        np.array_equal(np.bincount(x[0]), np.bincount(y[0])) for x, y in zip(a.predictions, b.predictions, strict=True)
+        np.array_equal(np.bincount(x[0]), np.bincount(y[0])) for x, y in zip(a.labels, b.labels, strict=True)
     )

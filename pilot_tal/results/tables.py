@@ -177,7 +177,7 @@ def unfinished_table(study: Study) -> Table:
     for run in study.unfinished:
         stream, state = run.record.stream, state_of(run.path)
         arguments = (stream.task_sizes, stream.train_counts, stream.class_order)
-        metrics = summarize(run.predictions, *arguments) if run.predictions else {}
+        metrics = summarize(run.labels, *arguments) if run.labels else {}
         why = clean(state.detail)[:120] if state.state == "failed" else ""
         names = [name_cell(clean(run.path.name)), Entry(state.state, why)]
         names.append(name_cell(f"{run.tasks_done} of {run.record.num_tasks}"))

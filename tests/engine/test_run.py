@@ -38,7 +38,7 @@ def test_every_method_and_fidelity_gives_complete_results(method, fidelity, imag
         assert run.finished and stream.task_sizes == (3, 3)
         assert stream.class_order == runs[0].record.stream.class_order
         assert sum(stream.train_counts) > CLASSES and run.record.method.fidelity == fidelity
-        assert [true.tolist() for true, _ in run.predictions] == [
+        assert [true.tolist() for true, _ in run.labels] == [
             [0, 0, 1, 1, 2, 2],
             [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5],
         ]
@@ -166,7 +166,7 @@ def test_one_task_one_class_a_task_and_unequal_tasks(sizes, images, tmp_path):
         assert status == 0, printed
         run = load_run(find_runs([tmp_path / method])[0])
         assert run.record.stream.task_sizes == expected
-        assert [len(true) for true, _ in run.predictions] == [2 * sum(expected[: t + 1]) for t in range(len(expected))]
+        assert [len(true) for true, _ in run.labels] == [2 * sum(expected[: t + 1]) for t in range(len(expected))]
 
 
 def test_other_images_are_another_run(images, tmp_path):

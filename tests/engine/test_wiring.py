@@ -227,4 +227,4 @@ def test_other_settings_reach_the_run(images, tmp_path):
 def test_a_quick_run_takes_two_steps_of_two_epochs_and_two_test_images(images, tmp_path):
     seen = Seen(tmp_path, images, "loss=spy_loss", "--quick")
     assert len(seen.all("observe")) == 2 * 2 * 2 and seen.record.quick
-    assert len(seen.run.predictions[-1][0]) == 2 * CLASSES
+    assert len(seen.run.labels[-1][0]) == 2 * CLASSES

@@ -178,11 +178,11 @@ def not_right(case: SettingsCase, run: Run) -> str:
     for key, text in case.given:
         if key in told and _plain(told[key]) != _plain(meant(known[key], *values_in(key, known[key], text))):
             return f"{key}={text!r} became {told[key]!r}"
-    for task, (true, pred) in enumerate(run.predictions):
+    for task, (true, pred) in enumerate(run.labels):
         classes = sum(run.record.stream.task_sizes[: task + 1])
         if {*true.tolist()} != {*range(classes)} or not {*pred.tolist()} <= {*range(classes)}:
             return f"labels after task {task}: {true.tolist()}, {pred.tolist()}"
-    right = [sum(map(int, true == pred)) / len(true) for true, pred in run.predictions]
+    right = [sum(map(int, true == pred)) / len(true) for true, pred in run.labels]
     if [round(share, 9) for share in run.metrics["accuracy_after_task"]] != [round(share, 9) for share in right]:
         return f"accuracies {run.metrics['accuracy_after_task']} instead of {right}"
     return "" if all(line["loss"] is not None for line in run.step_log()) else "a loss that is no number"

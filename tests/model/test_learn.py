@@ -86,7 +86,7 @@ def test_learning_by_folders_equals_the_benchmark_run(method, photos, tmp_path):
         for name, tensor in wanted.items():
             assert torch.equal(tensor, found[name]), name
     learned = pt.load_runs(tmp_path / "model").runs[0]
-    for one, other in zip(learned.predictions, run.predictions, strict=True):
+    for one, other in zip(learned.labels, run.labels, strict=True):
         assert [part.tolist() for part in one] == [part.tolist() for part in other]
 
 

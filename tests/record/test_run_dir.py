@@ -58,10 +58,15 @@ def write_run(path, images, tasks=1):
 def test_a_run_is_read_back(run):
     loaded = load_run(run)
     assert loaded.record == RECORD and not loaded.finished and loaded.tasks_done == 1
-    ((true, pred),) = loaded.predictions
+    ((true, pred),) = loaded.labels
     assert true.tolist() == TRUE and pred.tolist() == PRED
     assert loaded.step_log() == [{"task": 0, **STEPS[0]}] and loaded.state_log() == []
     assert loaded.metrics["a_last"] == 0.5 and loaded.metrics["tasks_done"] == 1
+    names = RECORD.stream.class_names
+    rows = [("x, y.jpg", names[TRUE[0]], names[PRED[0]]), ("z.jpg", names[TRUE[1]], names[PRED[1]])]
+    assert [tuple(row) for row in loaded.predictions().itertuples(index=False)] == rows
+    with pytest.raises(UserError, match="1 finished tasks"):
+        loaded.predictions(1)
     assert find_runs([run.parent]) == [run] == find_runs([run])
     assert not is_finished(run)
     write_run(run, ["a.jpg", "b.jpg"], tasks=2)
@@ -95,7 +100,7 @@ def test_a_run_that_has_just_begun_has_nothing(tmp_path):
     assert not is_finished(tmp_path / "nothing")
     write_sealed(tmp_path / "run.json", RECORD.plain())
     loaded = load_run(tmp_path)
-    assert (loaded.tasks_done, loaded.finished, loaded.metrics, loaded.predictions) == (0, False, {}, [])
+    assert (loaded.tasks_done, loaded.finished, loaded.metrics, loaded.labels) == (0, False, {}, [])
 
 
 def test_what_shapes_the_result_changes_the_name_and_nothing_else_does():
@@ -189,7 +194,7 @@ def test_a_stream_that_makes_no_sense_is_refused(change):
 def test_a_run_that_knows_less_than_its_checkpoint_is_damaged(run):
     with pytest.raises(UserError, match="has 1 finished tasks, the checkpoint 2"):
         load_run(run, done=2)
-    assert load_run(run, done=0).predictions == []
+    assert load_run(run, done=0).labels == []
 
 
 def test_labels_out_of_range_are_named(run):

@@ -106,7 +106,7 @@ def test_confusion_is_that_of_scikit_learn_over_all_seeds_and_orders(tmp_path):
     expected = np.zeros((8, 8))
     for run in setting.variants[0].runs.values():
         order = np.array(run.record.stream.class_order)
-        true, pred = (order[labels] for labels in run.predictions[-1])
+        true, pred = (order[labels] for labels in run.labels[-1])
         expected += confusion_matrix(true, pred, labels=range(8), normalize="true") / 3
     np.testing.assert_allclose(setting.variants[0].confusion(), expected)
     pairs = setting.variants[0].most_confused(5)

@@ -34,7 +34,7 @@ def test_csv_holds_the_unrounded_numbers_of_the_predictions(demo_runs):
     for loss in ("ce", "tal"):
         for path in demo_runs.glob(f"*-{loss}-*"):
             run = load_run(path)
-            recall = recall_score(*run.predictions[-1], average=None)
+            recall = recall_score(*run.labels[-1], average=None)
             smallest = np.lexsort((run.record.stream.class_order, run.record.stream.train_counts))[:25]
             expected.setdefault(loss, []).append((recall.mean(), recall[smallest].mean()))
     for row, loss in ((ce, "ce"), (tal, "tal")):

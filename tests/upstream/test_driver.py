@@ -58,12 +58,12 @@ def test_a_run_directory_is_written_like_our_own(pilot_runs, images):
         assert sorted(stream.class_order) == list(range(6))
         assert stream.class_names == tuple(f"class {label} é" for label in stream.class_order)
         assert max(stream.train_counts) == 6 and min(stream.train_counts) == 2
-        assert [len(true) for true, _ in run.predictions] == [4 * 3, 6 * 3]
+        assert [len(true) for true, _ in run.labels] == [4 * 3, 6 * 3]
         assert "checkout" in record.environment[0] and record.environment[0]["packages"]["torch"]
         assert record.method.settings["tuned_epoch"] == 5
         image = (run.path / "predictions/task01.csv").read_text().splitlines()[1].split(",")[0]
         assert (images / image).is_file()
-    true, pred = pilot_runs[0].predictions[-1]
+    true, pred = pilot_runs[0].labels[-1]
     assert pilot_runs[0].metrics["a_last"] == pytest.approx(np.mean(true == pred))
 
 
@@ -88,9 +88,9 @@ def test_cross_entropy_through_the_swap_is_the_original(
     monkeypatch.setattr("pilot_tal.upstream.swap.swap", lambda *_: None)
     plain = run_jobs(pilot, images, tmp_path, "exps/l2p.json", ["ce"])[0]
     assert plain.step_log() == []
-    for (true, pred), (same_true, same_pred) in zip(plain.predictions, pilot_runs[0].predictions, strict=True):
+    for (true, pred), (same_true, same_pred) in zip(plain.labels, pilot_runs[0].labels, strict=True):
         assert np.array_equal(true, same_true) and np.array_equal(pred, same_pred)
-    both = zip(plain.predictions, pilot_runs[1].predictions, strict=True)
+    both = zip(plain.labels, pilot_runs[1].labels, strict=True)
     assert any(not np.array_equal(ce[1], tal[1]) for ce, tal in both)  # and another loss gives others
 
 
@@ -100,7 +100,7 @@ def test_what_a_learner_has_sliced_is_not_sliced_again(pilot, images, tmp_path, 
     assert {(line["task"], line["epoch"]) for line in ce.step_log()} == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
     monkeypatch.setattr("pilot_tal.upstream.swap.swap", lambda *_: None)
     plain = run_jobs(pilot, images, tmp_path / "b", "exps/finetune.json", ["ce"])[0]
-    assert all(np.array_equal(a[1], b[1]) for a, b in zip(ce.predictions, plain.predictions, strict=True))
+    assert all(np.array_equal(a[1], b[1]) for a, b in zip(ce.labels, plain.labels, strict=True))
 
 
 def test_a_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images, tmp_path, any_environment):
@@ -214,7 +214,7 @@ def test_nearest_means_can_be_recorded_instead(pycil, images, tmp_path):
     cnn = run_jobs(pycil, images, tmp_path, "exps/replay.json", ["ce"], *settings)[0]
     nme = run_jobs(pycil, images, tmp_path, "exps/replay.json", ["ce"], *settings, classifier="nme")[0]
     assert cnn.path != nme.path
-    assert any(not np.array_equal(a[1], b[1]) for a, b in zip(cnn.predictions, nme.predictions, strict=True))
+    assert any(not np.array_equal(a[1], b[1]) for a, b in zip(cnn.labels, nme.labels, strict=True))
 
 
 def test_a_classifier_that_is_not_there_is_named(pilot, images, tmp_path, any_environment):
@@ -266,6 +266,6 @@ def test_a_run_that_fails_is_not_called_done(images, tmp_path, capfd):
     assert done.status == 1
     assert "ZeroDivisionError" in capfd.readouterr().err and "stopped with status 1" in done.out + done.err
     run = load_run(find_runs([tmp_path / "runs"])[0])
-    assert not run.finished and len(run.predictions) == 1
+    assert not run.finished and len(run.labels) == 1
     (state,) = run_states(tmp_path / "runs")
     assert (state.state, state.detail) == ("failed", "ZeroDivisionError: division by zero")

@@ -120,7 +120,7 @@ def test_two_tasks_with_both_losses(box, learner, world, tmp_path):
     assert done.status == 0, done.out + done.err
     assert snapshot(repo) == before
     runs = [load_run(path) for path in find_runs([tmp_path / "runs"])]
-    assert all(run.finished and len(run.predictions) == 2 for run in runs)
+    assert all(run.finished and len(run.labels) == 2 for run in runs)
     if not known.trains:
         assert [run.record.loss.name for run in runs] == ["none"] and not runs[0].step_log()
         return
