@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 def learn(
     folder: Annotated[str, typer.Argument(help="The model folder; the first session creates it.")],
     photos: Annotated[
-        str, typer.Argument(metavar="PHOTOS", help="A folder with one folder of images per class, or train/ and test/.")
-    ],
+        str | None,
+        typer.Argument(metavar="PHOTOS", help="A folder with one folder of images per class, or train/ and test/."),
+    ] = None,
     settings: Annotated[
         Optional[list[str]],  # noqa: UP045, typer reads this form on every Python
         typer.Argument(
@@ -27,6 +28,10 @@ def learn(
     hold_out: Annotated[
         float, typer.Option(help="Share of each class held out for the report, where there is no test/.", min=0)
     ] = 0.2,
+    forget: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Remove a class, instead of learning; closed-form methods only."),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Also train on images that were trained on in an earlier session.")
     ] = False,
@@ -37,9 +42,20 @@ def learn(
 
     Example: pilot-tal learn birds photos/monday
     """
+    from data_lt.errors import UserError
     from pilot_tal.display import make_display
+    from pilot_tal.model.forget import forget as remove
     from pilot_tal.model.learn import learn as teach
 
+    if forget is not None:
+        given = [text for text in (photos, *(settings or ())) if text]
+        if any("=" not in text for text in given) or method or again:
+            raise UserError("--forget takes no PHOTOS and no option but settings of the hardware")
+        remove(folder, forget, settings=given)
+        typer.echo(f"forgot {forget}")
+        return
+    if photos is None:
+        raise UserError("give the folder of PHOTOS to learn, or a class to remove with --forget")
     session = teach(
         folder,
         photos,

@@ -80,10 +80,9 @@ class Trainer:
         labels = np.argsort(self.record.stream.class_order)[frame["label"].to_numpy()]
         training = (frame["split"] == "train").to_numpy()
         counts = self.record.stream.train_counts
-        self.train = [
-            _some(found, n, frame["path"]) for found, n in zip(_by_label(labels, training), counts, strict=True)
-        ]
-        self.test = _by_label(labels, ~training, QUICK_TEST_IMAGES if self.config.quick else None)
+        found = _by_label(labels, training, len(counts))
+        self.train = [_some(own, n, frame["path"]) for own, n in zip(found, counts, strict=True)]
+        self.test = _by_label(labels, ~training, len(counts), QUICK_TEST_IMAGES if self.config.quick else None)
 
     def execute(self, line: Line, callbacks: Sequence[Callback] = ()) -> Path:
         """Trains what is left and reports progress on `line`; does nothing for a finished run.
@@ -260,9 +259,8 @@ class Trainer:
         return Batches(self.shared.store, indices, labels, transform, *loading)
 
 
-def _by_label(labels: np.ndarray, chosen: np.ndarray, limit: int | None = None) -> list[list[int]]:
+def _by_label(labels: np.ndarray, chosen: np.ndarray, classes: int, limit: int | None = None) -> list[list[int]]:
     """Indices of the chosen images of each label, in the order of the list."""
-    classes = int(labels.max()) + 1
     return [np.flatnonzero(chosen & (labels == label)).tolist()[:limit] for label in range(classes)]
 
 

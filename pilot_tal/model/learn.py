@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from data_lt import CARDS, LongTailedSet
@@ -25,12 +27,13 @@ from pilot_tal.engine.progress import Display, DisplayLine
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.load import find_vit, weights_source
 from pilot_tal.model.photos import HELD_OUT, TRAIN, Photo, Photos, find_photos, split_photos, without_repeated
-from pilot_tal.model.session_trainer import closed_forms, is_closed_form, trainer_for
+from pilot_tal.model.session_trainer import ClosedFormSession, closed_forms, is_closed_form, trainer_for
 from pilot_tal.model.sessions import (
     History,
     Session,
     complete_session,
     data_name,
+    keep_last_checkpoint,
     kept_file,
     read_history,
     staged_session,
@@ -100,14 +103,12 @@ def learn(
             place = open_folder(folder, method, items)
             fresh = without_repeated(found, place.history.known, again)
             chosen = split_photos(fresh, hold_out, place.config.seed)
-            session = Session(
-                number=len(place.history.sessions),
-                date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                source=source,
+            session = new_session(
+                len(place.history.sessions),
+                source,
                 train=_counts(chosen, TRAIN),
                 held_out=_counts(chosen, HELD_OUT),
                 repeated=len(found) - len(chosen),
-                pilot_tal=__version__,
             )
             return _learn(place, lock, chosen, session, began, display or Display(), callbacks)
 
@@ -125,21 +126,25 @@ def _learn(
     if place.machine.threads is not None:
         torch.set_num_threads(place.machine.threads)
     _check_classes(place, session, photos)
-    vit = _load_vit(place)
+    vit = load_vit(place)
     with staged_session(place.folder, lock) as staged, display:
-        data = _data(place, photos, staged)
+        data = session_data(place, photos, staged)
         photos = sorted(photos, key=lambda photo: data.class_names.index(photo.label))  # as the trainer keeps them
         kept = [photo.name for photo in place.history.held_out]
         record = _extended(place, session, photos, data)
         trainer = trainer_for(place.config, place.machine, data, record, staged, vit, kept)
-        session = replace(session, task=record.num_tasks - 1)
         if place.record is not None:
             write_sealed(staged / RECORD, record.plain())
             write_sealed(staged / RESULT, {**read_sealed(staged / RESULT), "finished": False})
-        trainer.execute(DisplayLine(display, place.folder.name), callbacks)
+        if isinstance(trainer, ClosedFormSession) and place.record and record.num_tasks == place.record.num_tasks:
+            trainer.add_images()
+        else:
+            session = replace(session, task=record.num_tasks - 1)
+            trainer.execute(DisplayLine(display, place.folder.name), callbacks)
         session = replace(session, seconds=round(time.monotonic() - began, 2))
         history = place.history
         write_history(staged, History(history.settings, (*history.sessions, session), (*history.images, tuple(photos))))
+        keep_last_checkpoint(staged)
     return session
 
 
@@ -236,14 +241,15 @@ def _check_classes(place: Place, session: Session, photos: list[Photo]) -> None:
         )
 
 
-def _load_vit(place: Place) -> FrozenBackbone:
+def load_vit(place: Place) -> FrozenBackbone:
+    """The frozen backbone of a model, new or old."""
     if place.record is not None:
         return find_vit(read_stored(place.folder))
     settings = place.config.settings
     return load_backbone(settings.backbone, settings.weights, settings.img_size)
 
 
-def _data(place: Place, photos: list[Photo], staged: Path) -> LongTailedSet:
+def session_data(place: Place, photos: list[Photo], staged: Path) -> LongTailedSet:
     """The images that the session opens: its own, and the held-out ones that were kept."""
     import pandas as pd
 
@@ -261,7 +267,7 @@ def _data(place: Place, photos: list[Photo], staged: Path) -> LongTailedSet:
     frame = pd.DataFrame(
         {
             "path": [path for path, _, _ in rows],
-            "label": [names.index(photo.label) for _, photo, _ in rows],
+            "label": np.array([names.index(photo.label) for _, photo, _ in rows], dtype=np.int64),
             "split": [split for _, _, split in rows],
             "name": [photo.name for _, photo, _ in rows],
         }
@@ -293,7 +299,7 @@ def _extended(place: Place, session: Session, photos: list[Photo], data: LongTai
     stream = replace(
         before.stream,
         order="as learned",
-        task_sizes=(*sizes, classes - first),
+        task_sizes=(*sizes, classes - first) if classes > first else sizes,
         class_names=tuple(data.class_names),
         class_order=tuple(range(classes)),
         train_counts=tuple(counts),
@@ -304,11 +310,12 @@ def _extended(place: Place, session: Session, photos: list[Photo], data: LongTai
         engine=replace(before.engine, details=capacity),
         data=replace(before.data, name=data.name, title=data.title, checksum=data.checksum, recipe={}),
         stream=stream,
-        notes=(*notes, _held_out_note(place, photos, data.class_names)),
+        notes=(*notes, held_out_note(place, photos, data.class_names)),
     )
 
 
-def _held_out_note(place: Place, photos: list[Photo], classes: list[str]) -> str:
+def held_out_note(place: Place, photos: list[Photo], classes: list[str]) -> str:
+    """The sentence for the report on how held-out images are kept, and which classes have none."""
     having = {photo.label for photo in [*place.history.held_out, *photos] if photo.split == HELD_OUT}
     without = [label for label in classes if label not in having]
     what = "by their features, which never change" if is_closed_form(place.config.method) else "as copies"
@@ -317,6 +324,12 @@ def _held_out_note(place: Place, photos: list[Photo], classes: list[str]) -> str
         return kept
     more = f" and {len(without) - 5} more" if len(without) > 5 else ""
     return f"{kept} Classes without a held-out image, so without an accuracy: {', '.join(without[:5])}{more}."
+
+
+def new_session(number: int, source: str, **more: Any) -> Session:
+    """A session that begins now."""
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return Session(number, now, source, pilot_tal=__version__, **more)
 
 
 def _counts(photos: list[Photo], split: str) -> dict[str, int]:

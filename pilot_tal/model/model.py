@@ -126,6 +126,14 @@ class Model:
         self._reload()
         return session
 
+    def forget(self, label: str) -> "Session":
+        """Removes a class as if it had never been learned; only closed-form methods can."""
+        from pilot_tal.model.forget import forget
+
+        session = forget(self.path, label)
+        self._reload()
+        return session
+
     def save(self, folder: str | Path) -> Path:
         """Copies the model folder, with all that further learning needs, and goes on there.
 

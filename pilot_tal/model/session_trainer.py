@@ -1,5 +1,6 @@
 """Runs one session of a model that goes on learning, by the engine's `Trainer`."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -11,14 +12,16 @@ from torch import Tensor
 from data_lt import LongTailedSet
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.config.settings import Machine, RunConfig
-from pilot_tal.engine.checkpoint import Checkpoint
+from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
 from pilot_tal.engine.loop import sent, tensor_cores
 from pilot_tal.engine.shared import choose_device, load_shared
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.learners.closed_form import STATISTICS, ClosedForm
 from pilot_tal.record.run_record import RunRecord
+from pilot_tal.record.writer import RunWriter, open_run
 from pilot_tal.stream.batches import Batches
+from pilot_tal.stream.seeds import derive_seed
 from pilot_tal.stream.task import TaskInfo
 
 FEATURES, LABELS = "held_out.features", "held_out.labels"
@@ -127,6 +130,56 @@ class ClosedFormSession(SessionTrainer):
                 features.append(learner.embedding(sent(device, x, y)[0]).float().cpu())
                 labels.append(y)
         return torch.cat(features), torch.cat(labels)
+
+    def add_images(self) -> None:
+        """Learns more images of known classes; the number of tasks stays."""
+        with open_run(self.path) as writer:
+            learner = self._restored(writer)
+            torch.manual_seed(derive_seed("images", self.config.seed, *self.record.stream.train_counts))
+            learner.add(*self.embedded(learner, self.train))
+            self.keep(learner)
+            writer.write_task(self.tasks[-1].index, *self.predicted(learner))
+            self._commit(writer, learner, self.record)
+
+    def remove_class(self, label: int, record: RunRecord) -> None:
+        """Removes a class from the classifier, the statistics, the held-out features and all predictions.
+
+        Args:
+            label: The class; later ones move up by one.
+            record: The record without the class.
+        """
+        with open_run(self.path) as writer:
+            learner = self._restored(writer)
+            learner.remove(label)
+            own = self.labels == label
+            self.kept = [name for name, gone in zip(self.kept, own.tolist(), strict=True) if not gone]
+            assert self.features is not None
+            self.features, self.labels = self.features[~own], self.labels[~own] - (self.labels[~own] > label).long()
+            writer.files = {}
+            self._predict_again(writer, learner)
+            self._commit(writer, learner, record)
+
+    def _predict_again(self, writer: RunWriter, learner: ClosedForm) -> None:
+        """Predicts as after each task: the classifier of its classes follows from their statistics."""
+        moments, stops = learner.moments, learner.stops
+        for task in range(len(stops)):
+            learner.moments, learner.stops = copy.deepcopy(moments), stops[: task + 1]
+            while learner.moments.classes > learner.seen:
+                learner.moments.remove(learner.moments.classes - 1)
+            learner.fit()
+            writer.write_task(task, *self.predicted(learner))
+
+    def _restored(self, writer: RunWriter) -> ClosedForm:
+        checkpoint, _ = resume(writer, self.record)
+        assert checkpoint is not None
+        learner = self.build()
+        self.restore(learner, checkpoint)
+        return cast(ClosedForm, learner)
+
+    def _commit(self, writer: RunWriter, learner: ClosedForm, record: RunRecord) -> None:
+        save_checkpoint(writer, replace(self.checkpoint(learner, self.tasks[0]), tasks_done=record.num_tasks))
+        writer.write_record(record)
+        writer.commit(record, record.num_tasks, restart=True)
 
     def checkpoint(self, learner: Learner, task: TaskInfo) -> Checkpoint:
         """Keeps statistics and held-out features beside the learner."""

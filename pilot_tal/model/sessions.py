@@ -14,7 +14,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,16 @@ class History:
         """All held-out images, in the order in which they came."""
         return [photo for photos in self.images for photo in photos if photo.split == HELD_OUT]
 
-    def without(self, label: str, sessions: Iterable[Session]) -> "History":
-        """The history as if a class had never been there."""
+    def without(self, label: str) -> "History":
+        """The history without the images of a class; a session that added no other class has no task any more."""
         images = tuple(tuple(photo for photo in photos if photo.label != label) for photos in self.images)
+        sessions, task, seen = [], 0, {label}
+        for one in self.sessions:
+            adds = one.task is not None and bool(one.train.keys() - seen)
+            seen |= one.train.keys()
+            train, held_out = ({k: v for k, v in part.items() if k != label} for part in (one.train, one.held_out))
+            sessions.append(replace(one, task=task if adds else None, train=train, held_out=held_out))
+            task += adds
         return History(self.settings, tuple(sessions), images)
 
 
@@ -182,6 +189,17 @@ def staged_session(folder: Path, lock: Lock) -> Iterator[Path]:
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     _apply(folder)
+
+
+def keep_last_checkpoint(folder: Path) -> None:
+    """Removes the learners after earlier tasks, and files that no longer belong to the run."""
+    result = read_sealed(folder / RESULT)
+    last = f"checkpoint/task{result['tasks_done'] - 1:02d}."
+    files = {name: seal for name, seal in result["files"].items() if not name.startswith("checkpoint/") or last in name}
+    write_sealed(folder / RESULT, {**result, "files": files})
+    for name in _files_of(folder):
+        if name.partition("/")[0] in _OWN[2:] and name not in files:
+            (folder / name).unlink()
 
 
 def complete_session(folder: Path) -> None:

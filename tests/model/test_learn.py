@@ -16,7 +16,7 @@ from data_lt.errors import UserError
 from pilot_tal.config.defaults import method_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.learn import learn
-from pilot_tal.model.session_trainer import SessionTrainer
+from pilot_tal.model.session_trainer import ClosedFormSession, closed_forms
 from pilot_tal.model.stored import read_stored
 from pilot_tal.record.lock import locked
 from pilot_tal.schema import settings_of
@@ -147,7 +147,7 @@ def test_failed_session_leaves_the_folder_as_it_was(birds, photos, tmp_path, mon
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(SessionTrainer, "evaluate", killed)
+        patch.setattr(ClosedFormSession, "evaluate", killed)
         learn(birds, photos / "tuesday")
     assert {name: content for name, content in files_of(birds).items() if not name.startswith(".")} == before
     learn(birds, photos / "tuesday")
@@ -268,3 +268,85 @@ def test_command_line_learns_predicts_reports_and_exports(photos, tmp_path):
     assert command("export", folder, "-o", str(tmp_path / "export"))[0] == 0
     assert list(pt.load_model(tmp_path / "export").classes) == CLASSES
     assert command("learn", folder, str(photos / "tuesday"), "--method", "lae")[0] == 2
+
+
+def move_class(folder: Path, label: str, target: Path) -> None:
+    """Copies the training and test images of a class."""
+    for part in ("train", "test"):
+        shutil.copytree(folder / part / label, target / part / label)
+
+
+@pytest.mark.parametrize("method", closed_forms())
+def test_more_images_of_known_classes_equal_learning_all_at_once(method, photos, tmp_path):
+    """In three sessions, the second with a known and a new class and the last with a known class alone."""
+    settings = own_settings(method) | ({"shrinkage": 0.5} if method == "plda" else {})
+    parts = [tmp_path / f"part{number}" for number in range(3)]
+    for label in CLASSES[:2]:
+        move_class(photos / "both", label, parts[0])
+    move_class(photos / "both", CLASSES[2], parts[1])
+    for target, label, stem in ((parts[1], CLASSES[0], "03.png"), (parts[2], CLASSES[1], "04.png")):
+        for part, name in (("train", stem), ("test", "01.png")):
+            (target / part / label).mkdir(parents=True, exist_ok=True)
+            shutil.move(parts[0] / part / label / name, target / part / label / name)
+    for part in parts:
+        session = learn(tmp_path / "model", part, method=method, settings=items(**settings))
+    assert session.task is None and session.train == {CLASSES[1]: 1}
+    learn(tmp_path / "once", photos / "monday", method=method, settings=items(**settings))
+    model, once = (pt.load_model(tmp_path / name, device="cpu") for name in ("model", "once"))
+    assert model.classes == once.classes and model.record.stream.train_counts == once.record.stream.train_counts
+    files = sorted((photos / "plain").rglob("*.png"))
+    x = torch.stack([model.transform(Image.open(file).convert("RGB")) for file in files])
+    exact = method not in ("ranpac", "air")  # these choose their ridge session by session
+    if exact:
+        found, wanted = (one.learner.probabilities(one.scores(x)) for one in (model, once))
+        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
+    run, other = (pt.load_runs(tmp_path / name).runs[0] for name in ("model", "once"))
+    assert [len(true) for true, _ in run.predictions] == [2, 6] and run.finished
+    if exact:
+        assert run.metrics["a_last"] == other.metrics["a_last"]
+
+
+@pytest.mark.parametrize("method", closed_forms())
+def test_forgetting_equals_never_having_learned(method, photos, tmp_path):
+    settings = own_settings(method) | ({"shrinkage": 0.5} if method == "plda" else {})
+    for name, days in (("model", ("monday", "wren", "tuesday")), ("never", ("monday", "tuesday"))):
+        for day in days:
+            folder = photos / day
+            if day == "wren":
+                folder = {"wren": [Image.effect_noise((40, 40), seed) for seed in (20, 40, 60)]}
+            learn(tmp_path / name, folder, method=method, settings=items(**settings))
+    model = pt.load_model(tmp_path / "model", device="cpu")
+    model.forget("wren")
+    never = pt.load_model(tmp_path / "never", device="cpu")
+    assert model.classes == never.classes and model.record.stream == never.record.stream
+    x = torch.rand(4, 3, *model.learner.backbone.img_size)
+    if method not in ("ranpac", "air"):  # their ridge may have been chosen by the class
+        found, wanted = (one.learner.probabilities(one.scores(x)) for one in (model, never))
+        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
+        run, other = (pt.load_runs(tmp_path / name).runs[0] for name in ("model", "never"))
+        for one, two in zip(run.predictions, other.predictions, strict=True):
+            assert [part.tolist() for part in one] == [part.tolist() for part in two]
+    left = b"".join(content for name, content in files_of(tmp_path / "model").items() if name != "sessions.json")
+    assert b"wren" not in left and [one.forgot for one in model.history] == [None, None, None, "wren"]
+    learn(tmp_path / "model", {"wren": [Image.effect_noise((40, 40), seed) for seed in (20, 40, 60)]})
+    assert pt.load_model(tmp_path / "model").classes[-1] == "wren"
+
+
+def test_only_closed_form_models_forget_and_only_known_classes(birds, photos, tmp_path):
+    with pytest.raises(UserError, match="unknown class"):
+        pt.load_model(birds).forget("wren")
+    learn(tmp_path / "lae", photos / "monday", method="lae", settings=items(**own_settings("lae")))
+    with pytest.raises(UserError, match=r"LAE cannot forget .*plda"):
+        pt.load_model(tmp_path / "lae").forget(CLASSES[0])
+    assert command("learn", str(birds), "--forget", CLASSES[0])[0] == 0
+    assert command("learn", str(birds), "--forget", CLASSES[1])[0] == 0
+    assert pt.load_model(birds).classes == (CLASSES[2],)
+    status, printed = command("learn", str(birds), "--forget", CLASSES[2])
+    assert status == 2 and "only class" in printed
+    assert command("learn", str(birds))[0] == command("learn", str(tmp_path), "--forget", "x")[0] == 2
+
+
+def test_a_model_keeps_one_checkpoint(birds, photos):
+    learn(birds, photos / "tuesday")
+    assert {file.name.split(".")[0] for file in (birds / "checkpoint").iterdir()} == {"task01"}
+    assert not (birds / "held_out").exists()  # features are kept instead
