@@ -47,6 +47,7 @@ def show_plan(plan: "Plan") -> None:
     from pilot_tal.engine.launch_cells import Cells
     from pilot_tal.engine.probe import Pace, measure
     from pilot_tal.engine.progress import duration
+    from pilot_tal.engine.shared import choose_device, has_bf16
     from pilot_tal.record.run_dir import tasks_done
 
     cells, paces = Cells(plan), dict[tuple, Pace]()
@@ -75,6 +76,9 @@ def show_plan(plan: "Plan") -> None:
             f"{len(todo)} of {len(plan.runs)} runs to do, {jobs} at a time, about {duration(total / jobs)} "
             "(by a probe of each method)"
         )
+        precisions = {cell.config.settings.precision for cell in todo}
+        if precisions <= {"fp32", "tf32"} and has_bf16(choose_device(plan.machine.device)):
+            typer.echo("hint: this hardware computes in bf16; precision=bf16 is faster")
 
 
 def print_table(table: "Table") -> None:
