@@ -1,16 +1,31 @@
 """The one exception a user is meant to read, "did you mean" for unknown names, and commands that can be typed."""
 
+import contextlib
 import difflib
 import os
 import shlex
 import shutil
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 _PROGRAM, _MODULE = "pilot-tal", "pilot_tal"
 _MOST_LISTED = 20
 _LONGEST_SHOWN = 60
+
+
+class Terminated(SystemExit):
+    """SIGTERM was received; any other `SystemExit` comes from foreign code."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+def terminate(*_: object) -> NoReturn:
+    """A handler for SIGTERM, which schedulers send: ends a command in good order, as Ctrl-C does."""
+    raise Terminated
 
 
 class UserError(ValueError):
@@ -71,12 +86,31 @@ def _typed(program: Path) -> str:
     return str(near) if len(near.parts) > 1 else f"./{near}"
 
 
+def printable(text: str) -> str:
+    """Returns `text` with control characters and invalid Unicode escaped, on one line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
 def one_line(text: str) -> str:
-    """The text on one line of printable letters, whatever a name in it may hold."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
+    """Returns `text` on one line, without repeated spaces, and printable."""
+    return printable(" ".join(text.split()))
 
 
 def sentence(error: BaseException) -> str:
-    """An error in one line: as it is if it was meant for a user, else with its kind before it."""
-    text = one_line(str(error))
+    """Returns an error as one line; one that is not a `UserError` with its type first."""
+    try:
+        text = one_line(str(error))
+    except Exception:  # a broken __str__ of foreign code
+        text = ""
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+@contextlib.contextmanager
+def foreign_code(what: str) -> Iterator[None]:
+    """Raises whatever foreign code raises, `sys.exit` included, as a `UserError` that begins with `what`."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, Terminated):
+        raise
+    except BaseException as error:
+        raise UserError(f"{what}: {sentence(error)[:200]}") from error

@@ -163,14 +163,40 @@ def read_bytes(path: str | Path, limit: int = MOST_BYTES) -> bytes:
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         pieces: list[bytes] = []
         while sum(map(len, pieces)) <= limit and (piece := file.read(_PIECE)):
             pieces.append(piece)
     content = b"".join(pieces)
     if len(content) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+        raise OSError(errno.EFBIG, f"larger than {limit >> 20:,} MiB", str(path))
     return content
+
+
+def read_text(path: str | Path, name: str) -> str:
+    """Reads a regular UTF-8 file of at most `MOST_BYTES`, with or without a byte-order mark.
+
+    Raises:
+        UserError: it cannot be read, or is not text; the sentence calls it `name`.
+    """
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read {name} {str(path)[:200]}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"cannot read {name} {path}: it is not UTF-8 text") from error
+
+
+def check_regular(path: Path, name: str, largest: int = 1 << 40) -> None:
+    """Refuses what is not a regular file of at most `largest` bytes: reading a FIFO or a device may never end."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UserError(f"cannot read {name} {str(path)[:200]}: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"cannot read {name} {path}: not a regular file")
+    if found.st_size > largest:
+        raise UserError(f"cannot read {name} {path}: larger than {largest >> 20:,} MiB")
 
 
 def read_json(path: str | Path) -> Any:

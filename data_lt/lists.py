@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from data_lt.errors import UserError, unknown_name
-from data_lt.files import given_path
+from data_lt.files import given_path, read_text
 from data_lt.pools import EXTENSIONS, TEST_FOLDERS, Layout, Pool, file_id
 
-LARGEST_LIST = 1 << 30  # bytes
 TRAIN, TEST = "train", "test"
 
 
@@ -73,15 +72,7 @@ def read_names(source: str | Path, what: str) -> list[str]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        if not path.is_file():
-            raise UserError(f"the list {path} {'is not a file' if path.exists() else 'does not exist'}")
-        if path.stat().st_size > LARGEST_LIST:
-            raise UserError(f"the list {path} is larger than 1 GB")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list {path}: {error}") from error
-    yield from enumerate(text.splitlines(), start=1)
+    yield from enumerate(read_text(path, "the list").splitlines(), start=1)
 
 
 def _entries(path: Path, side: str) -> list[Entry]:

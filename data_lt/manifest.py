@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_lt.cards import CARDS
 from data_lt.errors import UserError, command
-from data_lt.files import given_path, write_text
+from data_lt.files import given_path, read_text, write_text
 from data_lt.split import ALL, Recipe, Split, problem_of
 
 if TYPE_CHECKING:
@@ -161,12 +161,7 @@ def seal(source: str | Path) -> Manifest:
 
 def _read(path: Path) -> tuple[dict[str, Any], str, str]:
     """Header, body and whole text of a manifest file."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read the manifest {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not a manifest: it is not UTF-8 text") from error
+    text = read_text(path, "the manifest")
     text = text.replace("\r\n", "\n")  # a checkout may have turned the line ends into Windows'
     magic, _, rest = text.partition("\n")
     if magic != MAGIC:

@@ -14,6 +14,7 @@ from pathlib import Path
 from data_lt.cards import DatasetCard
 from data_lt.demo import is_demo
 from data_lt.errors import UserError
+from data_lt.files import read_text
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 TEST_FOLDERS = ("test", "val", "validation")  # the first that holds class folders is taken
@@ -253,11 +254,7 @@ def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict
     """Names by class from an official list, for the classes that are there; every listed file must be."""
     names: dict[str, list[str]] = {label: [] for label in pool.files}
     missing = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list {path}: {error}") from error
-    for line in lines:
+    for line in read_text(path, "the list").splitlines():
         entry = line.strip().partition(" ")[2] if numbered else line.strip()
         label, _, name = _nfc(entry + suffix).partition("/")
         if label in names:

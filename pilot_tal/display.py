@@ -8,6 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from data_lt.errors import printable
 from pilot_tal.engine.progress import SECONDS_BETWEEN_LIVE, Display, Status
 
 
@@ -47,12 +48,12 @@ class TerminalDisplay(Display):
 
     def show(self, lines: list[str]) -> None:
         """Draws the lines of the runs, and the total below them."""
-        texts = [Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines, self.total] if line]
+        texts = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in [*lines, self.total] if line]
         self._live.update(Group(*texts), refresh=True)
 
     def say(self, line: str) -> None:
         """Prints a line."""
-        self.console.print(Text(line), soft_wrap=True)
+        self.console.print(Text(printable(line)), soft_wrap=True)
 
 
 class NotebookDisplay(TerminalDisplay):

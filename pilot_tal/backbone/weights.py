@@ -10,7 +10,7 @@ from torch import Tensor
 
 import pilot_tal._torchvision  # noqa: F401
 from data_lt.errors import UserError, nearest
-from data_lt.files import given_path
+from data_lt.files import check_regular, given_path
 from pilot_tal.backbone.frozen import FrozenBackbone
 from pilot_tal.backbone.hub import hub_options, unreachable
 from pilot_tal.backbone.vit import FrozenViT, takes_prompts
@@ -171,6 +171,7 @@ def _create(name: str, **options: Any) -> Any:
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name. Nothing but tensors is ever made of its bytes."""
+    check_regular(path, "the weights")
     try:
         state = _READERS.get(path.suffix, _read_torch)(path)
     except OSError as error:

@@ -1,18 +1,21 @@
 """`pilot-tal`: the command line. Each command lives in `pilot_tal/cli/`."""
 
+import contextlib
 import inspect
+import os
 import re
 import signal
 import sys
 
 import typer
 
-from data_lt.errors import UserError, command, one_line
+from data_lt.errors import Terminated, UserError, command, one_line, terminate
 from pilot_tal.cli.build import build
 from pilot_tal.cli.compare import compare, mark_slurm
 from pilot_tal.cli.export import export
 from pilot_tal.cli.learn import learn
 from pilot_tal.cli.list import list_names
+from pilot_tal.cli.output import accept_any_text, discard_output, echo, is_output_error
 from pilot_tal.cli.predict import predict
 from pilot_tal.cli.report import report
 from pilot_tal.cli.run import run
@@ -62,22 +65,51 @@ app.command("upstream")(upstream)
 def main() -> None:
     """Runs the command line; an error meant for the user is one sentence and exit status 2.
 
-    SIGTERM, which schedulers send, ends a command in good order as Ctrl-C does, with status 143.
+    Ctrl-C and SIGTERM, which schedulers send, end a command in good order with status 130 or 143; a second Ctrl-C
+    ends it at once.
     """
     sys.argv = mark_slurm(sys.argv)
     _spell_examples()
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    accept_any_text()
+    handlers = {signal.SIGTERM: terminate, signal.SIGINT: _interrupt}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        status = app(standalone_mode=False)
-    except Exception as error:
-        said = _sentence(error)
-        if said is None:  # a defect of ours, which its traceback helps to find
-            raise
-        typer.echo(f"error: {said}", err=True)
-        status = 2
+        status = _run()
     finally:
-        signal.signal(signal.SIGTERM, before)
-    sys.exit(status or 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    sys.exit(status)
+
+
+def _run() -> int:
+    """Runs one command; returns its exit status."""
+    try:
+        status = app(standalone_mode=False) or 0
+        sys.stdout.flush()
+        return status
+    except (KeyboardInterrupt, typer.Abort):
+        said, status = "stopped", 130
+    except Terminated:
+        raise
+    except SystemExit as error:
+        said, status = f"error: foreign code has ended the program with sys.exit({str(error.code)[:60]})", 1
+    except Exception as error:
+        if is_output_error(error):
+            said, status = f"error: cannot write the output: {error.strerror}", 1  # type: ignore[attr-defined]
+        else:
+            sentence = _sentence(error)
+            if sentence is None:  # a defect of ours, which its traceback helps to find
+                raise
+            said, status = f"error: {sentence}", 2
+    with contextlib.suppress(OSError):
+        echo(said, err=True)
+    discard_output()
+    return status
+
+
+def _interrupt(*_: object) -> None:
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    raise KeyboardInterrupt
 
 
 def _spell_examples() -> None:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from data_lt.errors import Terminated
+from pilot_tal.cli.output import echo
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -33,8 +36,8 @@ def stoppable() -> Iterator[None]:
     """Ctrl-C and SIGTERM end a training with a message and status 130 or 143."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit) as stop:
-        typer.echo("stopped; the same command resumes after the last finished task", err=True)
+    except (KeyboardInterrupt, Terminated) as stop:
+        echo("stopped; the same command resumes after the last finished task", err=True)
         raise (typer.Exit(130) if isinstance(stop, KeyboardInterrupt) else stop) from None
 
 
@@ -72,7 +75,7 @@ def show_plan(plan: "Plan") -> None:
     print_table(table)
     if todo:
         jobs = len(find_places(cells, todo, find_gpus(plan.machine)))
-        typer.echo(
+        echo(
             f"{len(todo)} of {len(plan.runs)} runs to do, {jobs} at a time, about {duration(total / jobs)} "
             "(by a probe of each method)"
         )

@@ -24,6 +24,7 @@ from data_lt.prepare import (
     make_recipe,
     notes_on,
 )
+from pilot_tal.cli.output import echo
 from pilot_tal.config.parse import split_values
 from pilot_tal.config.plugins import load_plugins
 from pilot_tal.schema import settings_of
@@ -96,7 +97,7 @@ def build(
     load_plugins(tuple(split_values(plugins)))
     if check is not None:
         manifest = seal(check)
-        typer.echo(f"{check}: {facts_of(manifest).train:,} training images; checksum {manifest.checksum[:12]}")
+        echo(f"{check}: {facts_of(manifest).train:,} training images; checksum {manifest.checksum[:12]}")
     if not datasets:
         if check is None:
             raise UserError(f"name a dataset: one or more of {', '.join(CARDS)}")
@@ -131,7 +132,7 @@ def _manifest(card: DatasetCard, pool: Pool, options: DataOptions, root: Path, t
         manifest = build_manifest(card, pool, options, root)
         locate(manifest, card, pool, root)
         for note in notes_on(card, pool, options):
-            typer.echo(note)
+            echo(note)
         return manifest
     except MissingImages as error:
         path = target / f"{card.name}.missing.txt"
@@ -150,12 +151,12 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
         except UserError:
             pass  # not here, or not all of it: that is what the download is for
         else:
-            typer.echo(f"{card.title}: all images are there already, in {pool.layout.root}")
+            echo(f"{card.title}: all images are there already, in {pool.layout.root}")
             return
     if card.url is not None:
-        typer.echo(f"{card.title}: fetching {card.url} to {root}")
-        typer.echo(f"Licence: {card.licence}. Cite: {card.citation}")
-    typer.echo(f"{card.title}: extracted to {download(card, root)}; the archive beside it may be removed")
+        echo(f"{card.title}: fetching {card.url} to {root}")
+        echo(f"Licence: {card.licence}. Cite: {card.citation}")
+    echo(f"{card.title}: extracted to {download(card, root)}; the archive beside it may be removed")
 
 
 def _verify(manifest: Manifest, pool: Pool) -> None:
@@ -164,9 +165,9 @@ def _verify(manifest: Manifest, pool: Pool) -> None:
     split = manifest.split
     names = [(label, name) for label in manifest.class_names for name in (*split.train[label], *split.test[label])]
     count, turned = verify_images(pool.layout.root, [pool.files[label][name] for label, name in names])
-    typer.echo(f"{manifest.name}: all {count:,} images can be read")
+    echo(f"{manifest.name}: all {count:,} images can be read")
     if turned:
-        typer.echo(
+        echo(
             f"{manifest.name}: {turned:,} of them carry a camera's note to be turned (EXIF orientation). Runs take "
             "them as they are stored, as LAMDA-PILOT does; turn the files themselves if they are to stand upright."
         )
@@ -180,7 +181,7 @@ def _state(manifest: Manifest, pool: Pool) -> str:
     sizes, wanted = manifest.split.pool, official.split.pool
     other = [f"{k} ({sizes[k]} images, officially {wanted[k]})" for k in wanted if sizes[k] != wanted[k]]
     where = f"these classes have other files: {shortened(other)}" if other else "file names differ"
-    typer.echo(
+    echo(
         f"{manifest.name}: NOT identical to the shipped manifest, since the images below "
         f"{pool.layout.root} are not the official ones; {where}. "
         "All images of the shipped manifest are there, and a run uses that one."
@@ -204,7 +205,7 @@ def _show(results: list[_Built]) -> None:
         table.add_row(*map(str, (name, *sizes, f"{facts.test:,}", law, checksum)))
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(table)
-    typer.echo("head, tail: share of the training images in the larger and the smaller half of the classes")
+    echo("head, tail: share of the training images in the larger and the smaller half of the classes")
 
 
 def _write(results: list[_Built], target: Path, with_manifests: bool) -> None:
@@ -216,4 +217,4 @@ def _write(results: list[_Built], target: Path, with_manifests: bool) -> None:
                 built.manifest.write(folder / f"{built.name}.txt")
         draw_distributions({built.title: built.manifest for built in results}, folder / stem)
         written = sorted(path.name for path in folder.iterdir())
-    typer.echo("wrote " + ", ".join(str(target / name) for name in written))
+    echo("wrote " + ", ".join(str(target / name) for name in written))

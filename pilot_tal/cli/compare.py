@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pilot_tal.cli.arguments import Dataset, DryRun, Method, Quick, Settings
+from pilot_tal.cli.output import echo
 
 if TYPE_CHECKING:
     from pilot_tal.engine.launch import Outcome
@@ -53,13 +54,13 @@ def compare(
     plan = make_plan(method, dataset, [item for item in given if not item.startswith(SLURM)], quick)
     if commands:
         for config in plan.runs:
-            typer.echo(command_line(*run_arguments(config, anywhere(plan.machine), plan.plugins)))
+            echo(command_line(*run_arguments(config, anywhere(plan.machine), plan.plugins)))
         return
     if slurm or for_slurm:
         from pilot_tal.engine.launch_slurm import submit
 
         report = _report_folder(method, dataset, [cell.path for cell in Cells(plan).all()])
-        submit(plan, for_slurm, report, partial(api.write_slurm_report, baseline=plan.baseline), typer.echo, dry_run)
+        submit(plan, for_slurm, report, partial(api.write_slurm_report, baseline=plan.baseline), echo, dry_run)
         return
     if dry_run:
         show_plan(plan)
@@ -99,10 +100,10 @@ def _name_failures(outcome: "Outcome") -> None:
     plan = outcome.plan
     if not outcome.failed:
         return
-    typer.echo(f"{len(outcome.failed)} of {len(plan.runs)} runs failed:", err=True)
+    echo(f"{len(outcome.failed)} of {len(plan.runs)} runs failed:", err=True)
     for cell in outcome.failed:
         again = command_line(*run_arguments(cell.config, plan.machine, plan.plugins))
-        typer.echo(f"  {cell.label}: {cell.failure}\n    log: {cell.path / LOG}\n    again: {again}", err=True)
+        echo(f"  {cell.label}: {cell.failure}\n    log: {cell.path / LOG}\n    again: {again}", err=True)
     raise typer.Exit(1)
 
 
@@ -122,4 +123,4 @@ def _write_report(paths: list[Path], folder: Path, baseline: str) -> None:
     study = api.study_of(paths, baseline)
     page = build_report(study, folder)
     print_summary(study)
-    typer.echo(f"report: {page}")
+    echo(f"report: {page}")

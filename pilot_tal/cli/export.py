@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pilot_tal.cli.output import echo
 from pilot_tal.cli.predict import AfterTask, Plugins, Weights
 
 
@@ -58,5 +59,5 @@ def export(
         note = weights_note(read_about(folder))
         shown: str | Path = folder if push is None else push_export(folder, push, private=not public)
     use = command("predict", shown, "PHOTO", *(["--plugins", plugins] if plugins else []))
-    typer.echo(f"model: {shown} ({size / 1e6:.1f} MB); use it with: {use}")
-    typer.echo(note)
+    echo(f"model: {shown} ({size / 1e6:.1f} MB); use it with: {use}")
+    echo(note)

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from pilot_tal.cli.output import echo
+
 if TYPE_CHECKING:
     from pilot_tal.model.sessions import Session
 
@@ -65,7 +67,7 @@ def learn(
         again=again,
         display=make_display(),
     )
-    typer.echo(_summary(folder, session))
+    echo(_summary(folder, session))
 
 
 def _summary(folder: str, session: "Session") -> str:

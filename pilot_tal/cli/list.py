@@ -2,6 +2,8 @@
 
 import typer
 
+from pilot_tal.cli.output import echo
+
 
 def list_names(
     method: str = typer.Argument(None, help="A method, to list every key=value setting with its default."),
@@ -23,18 +25,18 @@ def list_names(
     if method is not None:
         _list_settings(method, dataset)
         return
-    typer.echo("methods:")
+    echo("methods:")
     for name, learner in LEARNERS.items():
-        typer.echo(f"  {name:17} {learner.title}")
-    typer.echo("datasets:")
+        echo(f"  {name:17} {learner.title}")
+    echo("datasets:")
     for card in CARDS.values():
         classes = f"{card.classes} classes" if card.classes else "as many classes as there are folders"
         largest = card.n_max if card.n_max is not None else "the most"
-        typer.echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images a class")
-    typer.echo("losses:")
+        echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images a class")
+    echo("losses:")
     for name, loss in LOSSES.items():
-        typer.echo(f"  {name:17} {loss.title}; knows {loss.knows}")
-    typer.echo(f"every setting of a method is shown by: {command('list', next(iter(LEARNERS)))}")
+        echo(f"  {name:17} {loss.title}; knows {loss.knows}")
+    echo(f"every setting of a method is shown by: {command('list', next(iter(LEARNERS)))}")
 
 
 def _list_settings(method: str, dataset: str) -> None:
@@ -48,4 +50,4 @@ def _list_settings(method: str, dataset: str) -> None:
         value = values.get(key, setting.default)
         shown = "" if value is None or value is REQUIRED else as_typed(value)
         about = "; ".join(dict.fromkeys(filter(None, (setting.rule.help, setting.allowed))))
-        typer.echo(f"{f'{setting.name}={shown}':44} {about}")
+        echo(f"{f'{setting.name}={shown}':44} {about}")

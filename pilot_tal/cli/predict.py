@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pilot_tal.cli.output import echo
+
 RunOrFolder = Annotated[
     str,
     typer.Argument(
@@ -65,15 +67,15 @@ def predict(
     scores = score(model, found)
     if output is None:
         if found:
-            typer.echo(table_text(found))
+            echo(table_text(found))
     else:
         as_json = output.suffix.lower() == ".json"
         write_text(output, json_text(model, found, unreadable, scores) if as_json else csv_text(found))
-        typer.echo(f"{len(found)} image{'s' * (len(found) != 1)}: {output}")
+        echo(f"{len(found)} image{'s' * (len(found) != 1)}: {output}")
     if scores:
-        typer.echo(score_text(scores))
+        echo(score_text(scores))
     if unreadable:
-        typer.echo(f"{len(unreadable)} of {len(files)} images could not be read and were skipped", err=True)
+        echo(f"{len(unreadable)} of {len(files)} images could not be read and were skipped", err=True)
         raise typer.Exit(1)
 
 
@@ -81,7 +83,7 @@ def _label(model, files: list[Path], top: int, batch_size: int) -> tuple[list, d
     """Predictions for the readable files, and the problem of each other file, reported at once."""
     from data_lt.errors import UserError
     from data_lt.progress import progress
-    from pilot_tal.model.images import printable, read_image
+    from pilot_tal.model.images import read_image
     from pilot_tal.model.results import labelled
 
     unreadable: dict[Path, str] = {}
@@ -92,11 +94,11 @@ def _label(model, files: list[Path], top: int, batch_size: int) -> tuple[list, d
                 yield read_image(file)
             except UserError as error:
                 unreadable[file] = str(error)
-                typer.echo(f"skipped: {printable(str(error))}", err=True)
+                echo(f"skipped: {error}", err=True)
             advance(1)
 
     if model.note:
-        typer.echo(f"note: {model.note}", err=True)
+        echo(f"note: {model.note}", err=True)
     with progress("predicting", len(files)) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the note, printed above
         results = list(model.each(pictures(), top, batch_size))

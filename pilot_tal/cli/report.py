@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from pilot_tal.cli.output import echo
+
 # Texts, not paths: an empty one would become the working directory.
 Runs = Annotated[
     list[str],
@@ -41,11 +43,11 @@ def report(runs: Runs, output: Output = None, baseline: Baseline = "ce", watch: 
     folder = given[0].parent if (given[0] / RECORD).is_file() else given[0]
     target = folder / "report" if output is None else given_path(output, "--output")
     if watch:
-        typer.echo(f"watching {', '.join(map(str, given))}: the page is written anew as the runs go on; Ctrl-C ends")
-        study = watch_report(given, target, typer.echo, baseline)
+        echo(f"watching {', '.join(map(str, given))}: the page is written anew as the runs go on; Ctrl-C ends")
+        study = watch_report(given, target, echo, baseline)
     else:
         study = load_study(given, baseline)
         build_report(study, target)
     if study is not None:
         print_summary(study)
-        typer.echo(f"report: {target / 'index.html'}")
+        echo(f"report: {target / 'index.html'}")

@@ -1,8 +1,7 @@
 """`pilot-tal run`: one run."""
 
-import typer
-
 from pilot_tal.cli.arguments import Dataset, DryRun, Method, Quick, Settings
+from pilot_tal.cli.output import echo
 
 
 def run(
@@ -26,4 +25,4 @@ def run(
     with stoppable():
         paths = api.launch(plan).paths
     print_summary(paths)
-    typer.echo(f"results: {paths[0]}")
+    echo(f"results: {paths[0]}")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pilot_tal.cli.output import echo
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -38,7 +40,7 @@ def status(folder: Folder = "runs", watch: Watch = False, as_json: Json = False)
         _stay(path, states)
     else:
         print_table(_table(states))
-        typer.echo(_total(states))
+        echo(_total(states))
 
 
 def _stay(folder: Path, states: "list[RunState]") -> None:
@@ -60,13 +62,15 @@ def _table(states: "list[RunState]") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
+    from data_lt.errors import printable
     from pilot_tal.engine.progress import duration
 
     table = Table("run", "state", "where", "")
     for state in states:
         left = "" if state.seconds_left is None else f", {duration(state.seconds_left)} of training left"
         style = COLOURS.get(state.state, "")
-        table.add_row(escape(state.name), state.state, escape(state.where), escape(state.detail + left), style=style)
+        cells = (printable(text) for text in (state.name, state.state, state.where, state.detail + left))
+        table.add_row(*map(escape, cells), style=style)
     return table
 
 
@@ -84,4 +88,4 @@ def _print_json(states: "list[RunState]") -> None:
     from pilot_tal.record.states import totals
 
     content = {"runs": [asdict(state) for state in states], "total": totals(states)}
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    echo(json.dumps(content, indent=2, ensure_ascii=False))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pilot_tal.cli.output import echo
+
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "pilot_tal" / "upstream" / "__main__.py"
 
@@ -103,16 +105,16 @@ def upstream(
                     workers, weights, classifier, settings or [], tuple(split_values(plugins)))  # fmt: skip
     jobs = make_jobs(asked)
     for number, job in enumerate(jobs, start=1):
-        typer.echo(f"run {number} of {len(jobs)}: {job.run_dir}")
+        echo(f"run {number} of {len(jobs)}: {job.run_dir}")
         if is_finished(Path(job.run_dir)):
-            typer.echo("done already")
+            echo("done already")
             continue
         job.write()
         status = _start(python, job.file)
         if status:
-            typer.echo(f"the run in {job.run_dir} stopped with status {status}", err=True)
+            echo(f"the run in {job.run_dir} stopped with status {status}", err=True)
             raise typer.Exit(2 if status == 2 else 1)
-    typer.echo(f"next: {command('report', *(job.run_dir for job in jobs))}")
+    echo(f"next: {command('report', *(job.run_dir for job in jobs))}")
 
 
 def _start(python: Path, job: Path) -> int:

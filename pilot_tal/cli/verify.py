@@ -7,6 +7,7 @@ import typer
 
 from data_lt.errors import UserError, one_line
 from data_lt.files import given_path
+from pilot_tal.cli.output import echo
 
 if TYPE_CHECKING:
     from pilot_tal.verify.verify import TaskReport
@@ -36,26 +37,26 @@ def verify(files: Files) -> None:
         try:
             for report in verify_file(given_path(path, "FILES")):
                 if not played:
-                    typer.echo(HEADER)
+                    echo(HEADER)
                 played += 1
                 apart += not report.ok
                 _show(path, report)
         except UserError as error:
             unreadable += 1
-            typer.echo(f"error: {one_line(str(error))}", err=True)
+            echo(f"error: {one_line(str(error))}", err=True)
     if apart:
-        typer.echo(f"{apart} of {played} tasks not within tolerance", err=True)
+        echo(f"{apart} of {played} tasks not within tolerance", err=True)
     if apart or unreadable:
         raise typer.Exit(2 if unreadable else 1)
-    typer.echo("all within tolerance")
+    echo("all within tolerance")
 
 
 def _show(path: Path, report: "TaskReport") -> None:
     choices = "equal" if report.predictions else "DIFFER"
     verdict = "" if report.ok else f"  NOT WITHIN TOLERANCE (farthest tensor: {report.worst_state})"
-    typer.echo(
+    echo(
         f"{path.name:<28} {report.method:<12} {report.fidelity:<6} {report.loss:<4} {report.task:>4}  "
         f"{report.losses:.2e}  {report.states:.2e}  {report.scores:.2e}  {choices}{verdict}"
     )
     for problem in report.problems:
-        typer.echo(f"    {problem}")
+        echo(f"    {problem}")

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from data_lt.errors import UserError, sentence
+from data_lt.errors import foreign_code
 from data_lt.files import given_path
 
 GROUP = "pilot_tal.plugins"
@@ -37,7 +37,7 @@ def _installed() -> tuple[str, ...]:
 def _load(name: str) -> None:
     """Once a process: what registers itself twice is refused."""
     file = _file(name)
-    try:
+    with foreign_code(f"the plugin {name[:60]!r} cannot be loaded"):
         if not file.is_file():
             importlib.import_module(name.partition(":")[0])
             return
@@ -45,7 +45,3 @@ def _load(name: str) -> None:
         assert spec is not None and spec.loader is not None
         sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"the plugin {name[:60]!r} cannot be loaded: {sentence(error)[:200]}") from error

@@ -55,7 +55,7 @@ def launch(plan: Plan, display: Display | None = None, callbacks: Sequence[Callb
     todo = [cell for cell in every if not _is_done(cell)]
     if todo:
         check_output(Path(plan.machine.output))
-    if len(every) > 1:
+    if todo and len(every) > 1:
         note_plan(Path(plan.machine.output), (cell.path.name for cell in every))
     if len(todo) < len(every):
         display.say(f"{len(every) - len(todo)} of {len(every)} runs are done already")

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import torch
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, terminate
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import AUTO, Machine, Plan
 from pilot_tal.engine.launch import check_output, launch
@@ -92,7 +92,7 @@ class SlurmJob:
 
     def __call__(self) -> None:
         """Runs the cells in turn; the failure of one does not touch the others."""
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # cancelled; submitit would go on
+        signal.signal(signal.SIGTERM, terminate)  # cancelled; submitit would go on
         plans = [plan_of(command) for command in self.commands]
         runs = tuple(run for plan in plans for run in plan.runs)
         outcome = launch(replace(plans[0], runs=runs, machine=replace(plans[0].machine, jobs=1)))
@@ -179,7 +179,7 @@ def submit(
 
 def _last_parameters(output: Path, config: SlurmConfig, cells: Sequence[Cell], new: Iterable[str]) -> dict[str, Any]:
     """Of the job that waits for the new jobs, and for those of these cells that were submitted before."""
-    alive, jobs = queued_jobs() or {}, planned(output)
+    alive, jobs = queued_jobs() or {}, planned(output)[0]
     waits = {*new, *(jobs[cell.path.name] for cell in cells if jobs.get(cell.path.name) in alive)}
     parameters = replace(config, gpus=None, cpus=1, time="60").parameters()
     return {**parameters, "dependency": f"afterany:{_arrays(waits, ':')}"}

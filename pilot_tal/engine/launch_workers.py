@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from data_lt.errors import UserError, sentence
+from data_lt.errors import UserError, sentence, terminate
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.launch_cells import Cell, Cells, plan_of, run_arguments
 from pilot_tal.engine.progress import Display, Status, duration
@@ -270,7 +270,7 @@ def _work(
 ) -> None:
     """What a worker does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it says when to stop
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM's warning, which goes to every process, is for that one too
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -69,7 +69,7 @@ def train_task(
             with tensor_cores(device, precision):
                 with autocast(device, precision):
                     logits, aux = learner.observe(x)
-                loss = criterion(logits.float(), y - task.first)
+                loss = _checked(criterion(logits.float(), y - task.first), criterion)
                 optimizer.zero_grad(set_to_none=True)
                 scaler.scale(loss + aux).backward()
             scaler.step(optimizer)
@@ -78,6 +78,16 @@ def train_task(
             if on_step is not None:
                 on_step(StepInfo(epoch, step, optimizer.param_groups[0]["lr"], loss.detach(), aux.detach()))
             step += 1
+
+
+def _checked(loss: Any, criterion: TaskLoss) -> Tensor:
+    """A loss must be a scalar tensor with a gradient."""
+    if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
+        return loss
+    got = type(loss).__name__
+    if isinstance(loss, Tensor):
+        got = f"shape {tuple(loss.shape)}" if loss.ndim else "no gradient"
+    raise UserError(f"the loss {type(criterion).__name__} must return a scalar tensor with a gradient, got {got}")
 
 
 @torch.no_grad()

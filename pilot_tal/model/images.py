@@ -2,15 +2,14 @@
 
 import glob
 import os
-import stat
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
 from PIL import Image
 
-from data_lt.errors import UserError
-from data_lt.files import given_path
+from data_lt.errors import UserError, printable
+from data_lt.files import check_regular, given_path
 from data_lt.pictures import read_picture
 from data_lt.pools import EXTENSIONS
 
@@ -57,26 +56,9 @@ def read_image(path: Path) -> Image.Image:
     return read_picture(path)
 
 
-def check_regular(path: Path, name: str, largest: int) -> None:
-    """Refuse what is not a regular file of at most `largest` bytes: reading a FIFO or a device may never end."""
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise UserError(f"cannot read {name} {printable(str(path)[:200])}: {error.strerror or error}") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"cannot read {name} {printable(str(path))}: not a regular file")
-    if found.st_size > largest:
-        raise UserError(f"cannot read {name} {printable(str(path))}: larger than {largest >> 20:,} MiB")
-
-
 def folder_name(file: Path) -> str:
     """Name of the folder that a file is in, normalised as class names are."""
     return unicodedata.normalize("NFC", Path(os.path.abspath(file)).parent.name)
-
-
-def printable(text: str) -> str:
-    """`text` with control characters and invalid Unicode escaped, so that no name controls a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
 
 
 def _below(folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from data_lt.errors import UserError
-from data_lt.files import given_path
+from data_lt.files import check_regular, given_path
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import BUNDLED, DEMO, given_statistics, load_backbone
 from pilot_tal.config.plugins import load_plugins
@@ -13,7 +13,7 @@ from pilot_tal.config.settings import Machine
 from pilot_tal.engine.shared import choose_device
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
-from pilot_tal.model.images import LARGEST_WEIGHTS, check_regular
+from pilot_tal.model.images import LARGEST_WEIGHTS
 from pilot_tal.model.model import Model
 from pilot_tal.model.stored import StoredModel, read_stored
 from pilot_tal.schema import build, settings_of

@@ -11,11 +11,11 @@ from PIL import Image
 
 from data_lt import CARDS
 from data_lt.errors import UserError
-from data_lt.files import checksum, given_path
+from data_lt.files import check_regular, checksum, given_path
 from data_lt.pictures import to_rgb
 from data_lt.pools import official_pools
 from data_lt.prepare import OWN, find_pool
-from pilot_tal.model.images import LARGEST_IMAGE, check_regular
+from pilot_tal.model.images import LARGEST_IMAGE
 
 TRAIN, HELD_OUT = "train", "held out"
 Photos = str | Path | Mapping[str, Iterable[str | Path | Image.Image]]

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from data_lt.errors import printable
 from data_lt.files import guarded
 from pilot_tal.metrics import accuracy, class_recall, confusion_matrix, tail_classes
-from pilot_tal.model.images import folder_name, printable
+from pilot_tal.model.images import folder_name
 from pilot_tal.model.model import Model, Prediction
 
 FORMATS = (".csv", ".json")

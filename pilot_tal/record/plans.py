@@ -1,8 +1,9 @@
 """Which runs a folder is meant to hold, begun or not, and which SLURM jobs are to make them.
 
-Every launcher notes its plan in `OUTPUT/.plans/`, one file a plan; so `pilot-tal status` can tell what is missing.
+Every launcher writes its plan to `OUTPUT/.plans/`, one file per plan, so that `pilot-tal status` shows missing runs.
 """
 
+import contextlib
 import getpass
 import shutil
 import subprocess
@@ -19,32 +20,42 @@ _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE
 
 
 def note_plan(output: Path, runs: Iterable[str], jobs: Mapping[str, str] | None = None) -> None:
-    """Notes the names of a plan's runs, unless they all are noted, and the SLURM jobs that were given some of them."""
+    """Writes the names of a plan's runs, unless all are known, and the SLURM jobs that were given some of them."""
     names = list(runs)
-    if not jobs and planned(output).keys() >= set(names):
+    if not jobs and planned(output)[0].keys() >= set(names):
         return
     file = output / PLANS / f"{short_hash(names)}.json"
-    before = _read(file)
+    before: dict[str, str] = {}
+    with contextlib.suppress(UserError):  # a damaged plan is replaced
+        before = _read(file)
     write_json(file, {name: (jobs or {}).get(name, before.get(name, "")) for name in names})
 
 
-def planned(output: Path) -> dict[str, str]:
-    """The runs of all plans noted in a folder, each with its last job, if SLURM has it."""
+def planned(output: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the runs of all plans in a folder with their last SLURM job or "", and the problem of each bad plan."""
     found: dict[str, str] = {}
-    for file in sorted((output / PLANS).glob("*.json"), key=lambda file: file.stat().st_mtime):
-        for name, job in _read(file).items():
-            found[name] = job or found.get(name, "")
-    return found
+    bad: dict[str, str] = {}
+    for file in sorted((output / PLANS).glob("*.json"), key=_age):
+        try:
+            for name, job in _read(file).items():
+                found[name] = job or found.get(name, "")
+        except UserError as error:
+            bad[f"{PLANS}/{file.name}"] = str(error)
+    return found, bad
+
+
+def _age(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read(file: Path) -> dict[str, str]:
-    try:
-        content = read_json(file)
-    except UserError:
-        return {}  # nothing but a convenience is lost
-    if not isinstance(content, dict):
-        return {}
-    return {name: str(job) for name, job in content.items() if is_name(name)}
+    content = read_json(file)
+    if not isinstance(content, dict) or not all(is_name(name) for name in content):
+        raise UserError(f"{file} is not a plan: it must map names of runs to SLURM jobs; remove it")
+    return {name: str(job) for name, job in content.items()}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ other toolboxes use the same code.
 import csv
 import hashlib
 import io
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -190,7 +191,10 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         path = Path(name)
         if not str(name) or not path.is_dir():
             raise UserError(f"{str(name)!r} is not a directory; give run directories or a folder of them")
-        found.update([path] if (path / RECORD).is_file() else (file.parent for file in path.glob(f"**/{RECORD}")))
+        if (path / RECORD).is_file():
+            found.add(path)
+        else:  # os.walk ignores folders that vanish
+            found.update(Path(folder) for folder, _, files in os.walk(path) if RECORD in files)
     if not found:
         raise UserError(f"no runs found in {', '.join(map(str, given))} (a run has a {RECORD})")
     return sorted(found)

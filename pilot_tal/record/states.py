@@ -1,17 +1,21 @@
 """How far each run of a folder is, from its directory, the noted plans and `squeue`. Needs no torch."""
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.errors import UserError
-from pilot_tal.record.lock import owner_of
+from data_lt.files import read_bytes
+from pilot_tal.record.lock import has_locks, owner_of
 from pilot_tal.record.plans import QueuedJob, planned, queued_jobs
 from pilot_tal.record.run_dir import ERROR, RECORD, is_finished, read_run_record, tasks_done
 
 STATES = ("done", "running", "queued", "failed", "stopped", "not started")
 SILENT_SECONDS = 120.0
+_LONGEST = 1e9  # seconds left that are worth showing
+_MOST_TEXT = 1 << 16  # bytes of an error.txt
 NEVER_BEGUN = "it never began: the log of the job tells why, if there is one; else its node cannot write this folder"
 
 
@@ -34,13 +38,14 @@ def run_states(folder: Path) -> list[RunState]:
     """
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a directory; give a folder of runs")
-    jobs = planned(folder)
-    begun = {file.parent for pattern in (RECORD, ERROR, ".lock-*") for file in folder.glob(f"**/{pattern}")}
+    jobs, bad = planned(folder)
+    begun = {Path(path) for path, _, files in os.walk(folder) if {RECORD, ERROR} & {*files} or has_locks(Path(path))}
     paths = {str(path.relative_to(folder)): path for path in begun} | {name: folder / name for name in jobs}
-    if not paths:
+    if not paths and not bad:
         raise UserError(f"no runs found in {folder} (a run has a {RECORD})")
     queue = queued_jobs() if any(jobs.values()) else {}
-    return [_state(name, paths[name], jobs.get(name, ""), queue) for name in sorted(paths)]
+    states = [_state(name, paths[name], jobs.get(name, ""), queue) for name in sorted(paths)]
+    return [*states, *(RunState(name, "failed", "", problem) for name, problem in bad.items())]
 
 
 def state_of(path: Path) -> RunState:
@@ -58,17 +63,17 @@ def _state(name: str, path: Path, job: str, queue: Mapping[str, QueuedJob] | Non
             silent = f", silent for {owner.silent / 60:.0f} min" if owner.silent > SILENT_SECONDS else ""
             where = owner.where + (f", job {job}" if job else "") + silent
             left = owner.doing.get("left")
-            left = float(left) if isinstance(left, (int, float)) else None
+            left = float(left) if isinstance(left, (int, float)) and 0 <= left < _LONGEST else None
             return RunState(name, "running", where, str(owner.doing.get("place", "")), left)
         waiting = (queue or {}).get(job)
         failed = path / ERROR
         if failed.is_file() and (waiting is None or waiting.running):
-            text = failed.read_text(encoding="utf-8", errors="replace").strip()
+            text = read_bytes(failed, _MOST_TEXT).decode("utf-8", "replace").strip()
             return RunState(name, "failed", f"job {job}" if job else "", text)
         if waiting is not None:
             return RunState(name, "queued", f"job {job}", waiting.reason.replace("None", ""))
         after = _progress(path)
-    except UserError as error:
+    except (UserError, OSError) as error:
         return RunState(name, "failed", "", str(error))
     if job and queue is None:
         return RunState(name, "queued", f"job {job}", "squeue does not answer")

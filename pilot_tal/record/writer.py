@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_lt.errors import UserError, sentence
+from data_lt.errors import Terminated, UserError, sentence
 from data_lt.files import atomic_path, checksum, guarded, sync
 from pilot_tal.record.lock import Lock, has_locks, locked, owner_of
 from pilot_tal.record.run_dir import (
@@ -149,6 +149,12 @@ def open_run(path: Path) -> Iterator[RunWriter]:
             writer.clean()
             writer.remove(ERROR)
             yield writer
+        except SystemExit as error:
+            if isinstance(error, Terminated):
+                raise
+            text = f"foreign code (a plugin, loss or callback) has ended the run with sys.exit({str(error.code)[:60]})"
+            keep_failure(path, text, lock.check)
+            raise UserError(text) from error
         except Exception as error:
             with contextlib.suppress(UserError):  # a full disk must not hide the cause
                 keep_failure(path, sentence(error), lock.check)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_lt.errors import UserError, unknown_name
-from data_lt.files import given_path
+from data_lt.files import given_path, read_text
 from pilot_tal.stream.task import TaskInfo
 
 ORDERS = ("shuffled", "head_first", "tail_first")
@@ -34,10 +34,7 @@ def class_order(order: str, seed: int, names: Sequence[str], counts: Sequence[in
 def _order_of_file(file: Path, names: Sequence[str]) -> list[int]:
     if not file.is_file():
         raise UserError(f"order must be {', '.join(ORDERS)} or a file with a class name a line, got {str(file)[:60]!r}")
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise UserError(f"the class order {file} cannot be read: {str(error)[:80]}") from error
+    lines = [line.strip() for line in read_text(file, "the class order").splitlines() if line.strip()]
     labels = {name: label for label, name in enumerate(names)}
     for line in lines:
         if line not in labels:

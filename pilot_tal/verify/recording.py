@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from data_lt.errors import UserError, unknown_name
+from data_lt.files import check_regular
 from pilot_tal.learners import FIDELITIES, LEARNERS, MethodConfig
 from pilot_tal.schema import Rule, build, settings_of
 from pilot_tal.stream.task import TaskInfo
 
 PLAYED_LOSSES = ("ce", "tal", "none")
 """What a run was played with; `none` is a learner that trains nothing."""
+LARGEST = 1 << 32  # bytes
 Size = Annotated[int, Rule("a size", 1, 10_000)]
 
 
@@ -125,12 +127,11 @@ class Recording:
 def read_recording(path: str | Path) -> Recording:
     """Reads a recording; a file that is none is one sentence."""
     path = Path(path)
+    check_regular(path, "the recording", LARGEST)
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(bytes(arrays.pop("meta")).decode("utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist") from error
     except (OSError, ValueError, LookupError, zipfile.BadZipFile, EOFError, AttributeError, TypeError, zlib.error,
             RecursionError, NotImplementedError, MemoryError) as error:  # fmt: skip
         raise UserError(f"{path} is not a recording: it must be an .npz file with a JSON 'meta'") from error

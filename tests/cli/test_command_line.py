@@ -4,7 +4,7 @@ import pytest
 from helpers.cli import ask, process
 from helpers.images import make_images
 
-from pilot_tal.cli import app
+from pilot_tal.cli.app import app
 
 COMMANDS = [info.name for info in app.registered_commands]
 

@@ -17,7 +17,7 @@ from helpers.cli import ROOT, process
 from helpers.images import make_images
 from markdown_it import MarkdownIt
 
-from pilot_tal.cli import app
+from pilot_tal.cli.app import app
 from pilot_tal.config.grid import make_plan
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

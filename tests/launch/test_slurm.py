@@ -122,7 +122,7 @@ def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     said = " ".join(printed.split())
     assert status == 2 and "SLURM refuses: too many jobs; 2 of 6 jobs were accepted before and stay (scancel 7)" in said
-    noted = planned(tmp_path / "runs")
+    noted = planned(tmp_path / "runs")[0]
     assert len(noted) == 6 and sorted(filter(None, noted.values())) == ["7_0", "7_1"]
 
 

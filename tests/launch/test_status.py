@@ -160,7 +160,7 @@ def test_plans_are_joined_and_the_last_job_counts(tmp_path):
     assert len(list((tmp_path / plans.PLANS).iterdir())) == 2
     (tmp_path / plans.PLANS / "zz.json").write_text("[1")
     (tmp_path / plans.PLANS / "zzz.json").write_text(json.dumps({"x" * 400: "", "../a": "9", "": ""}))
-    assert planned(tmp_path) == {"a": "1_0", "b": "2", "c": ""}
+    assert planned(tmp_path)[0] == {"a": "1_0", "b": "2", "c": ""}
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "file"])
@@ -174,5 +174,41 @@ def test_what_is_no_folder_of_runs_is_said(name, tmp_path):
 
 
 def test_status_needs_no_torch():
-    code = "import sys; import pilot_tal.cli, pilot_tal.record.states; print('torch' in sys.modules)"
+    code = "import sys; import pilot_tal.cli.app, pilot_tal.record.states; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+BAD_LOCKS = {
+    "infinite": b'{"doing": {"left": 1e999}}',
+    "nan": b'{"doing": {"left": NaN}}',
+    "digits": b'{"doing": {"left": ' + b"9" * 401 + b"}}",
+    "large": b'{"doing": {"left": 1e300}}',
+    "odd": b'{"doing": [1], "host": {}, "pid": []}',
+    "binary": bytes(range(256)),
+    "deep": b"[" * 1000,
+}
+
+
+def test_bad_lock_and_plan_files_have_a_line_of_their_own(folder, tmp_path):
+    for name, content in BAD_LOCKS.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".lock-000001").write_bytes(content)
+    (tmp_path / "fifo").mkdir()
+    os.mkfifo(tmp_path / "fifo" / ".lock-000001")
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / ".lock-000001").symlink_to(tmp_path / "loop" / ".lock-000001")
+    (tmp_path / plans.PLANS).mkdir()
+    os.mkfifo(tmp_path / plans.PLANS / "fifo.json")
+    (tmp_path / plans.PLANS / "dangling.json").symlink_to(tmp_path / "nothing")
+    (tmp_path / plans.PLANS / "good.json").write_text(json.dumps({"later": ""}))
+    states = {state.name: state for state in run_states(tmp_path)}
+    bad = {f"{plans.PLANS}/{name}.json" for name in ("fifo", "dangling")}
+    assert states.keys() == {*BAD_LOCKS, "fifo", "loop", "later", *bad}
+    assert states["later"].state == "not started"
+    assert all(
+        states[name].state == "failed" and "cannot read" in states[name].detail for name in ("fifo", "loop", *bad)
+    )
+    assert all(states[name].seconds_left is None for name in BAD_LOCKS)
+    for options in ([], ["--json"]):
+        status, printed = command("status", tmp_path, *options)
+        assert status == 0 and "not started" in printed

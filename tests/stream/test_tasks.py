@@ -49,7 +49,7 @@ def test_an_order_can_be_a_file(tmp_path):
         ("ant\nbee é\ncat\ndog\nant\n", "names 'ant' twice"),
         ("ant\nbee\ncat\ndog\n", "unknown class in .*order.txt 'bee': did you mean 'bee é'"),
         ("", "does not name 'ant'"),
-        (b"\xff\xfe\x00", "cannot be read"),
+        (b"\xff\xfe\x00", "cannot read the class order"),
     ],
 )
 def test_wrong_order_files_are_one_sentence(tmp_path, content, sentence):
