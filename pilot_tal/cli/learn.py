@@ -54,7 +54,7 @@ def learn(
         if any("=" not in text for text in given) or method or again:
             raise UserError("--forget takes no PHOTOS and no option but settings of the hardware")
         remove(folder, forget, settings=given)
-        typer.echo(f"forgot {forget}")
+        echo(f"forgot {forget}")
         return
     if photos is None:
         raise UserError("give the folder of PHOTOS to learn, or a class to remove with --forget")
