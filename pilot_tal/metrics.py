@@ -66,14 +66,9 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
     ),
 }
 """Scalar metrics: key in `summarize` → short name, definition. Higher is better except for forgetting."""
-GROUPS = ("many", "medium", "few", "third_frequent", "third_middle", "third_rare")
-"""Scalars over groups of classes; a group without classes is absent."""
+LOWER_IS_BETTER = ("forgetting",)
 AFTER_TASK = ("accuracy_after_task", "tail_after_task", "old_after_task", "new_after_task")
 """Lists over the tasks."""
-PER_CLASS = ("accuracy", "precision", "f1")
-"""Lists over the classes."""
-ALWAYS = (*(key for key in DEFINITIONS if key not in GROUPS), *AFTER_TASK, "task_matrix", "per_class")
-"""What `summarize` gives for every run."""
 
 
 def confusion_matrix(true: np.ndarray, pred: np.ndarray, classes: int) -> np.ndarray:
@@ -249,27 +244,6 @@ def _confusions(predictions: Predictions, task_sizes: Sequence[int]) -> list[np.
     return confusions
 
 
-def misfits(metrics: Mapping[str, Any], task_sizes: Sequence[int]) -> list[str]:
-    """Names of what a finished run's metrics lack, or hold in another shape, or that is no share."""
-    tasks, classes = len(task_sizes), sum(task_sizes)
-    shapes: dict[str, tuple[int, ...]] = {key: () for key in DEFINITIONS if key in metrics or key in ALWAYS}
-    shapes |= dict.fromkeys(AFTER_TASK, (tasks,)) | {"task_matrix": (tasks, tasks)}
-    wrong = [key for key, shape in shapes.items() if not _are_shares(metrics.get(key, ""), shape)]
-    found = metrics.get("per_class")
-    per_class = found if isinstance(found, Mapping) else {}
-    wrong += [key for key in PER_CLASS if not _are_shares(per_class.get(key), (classes,))]
-    images = per_class.get("test_images")
-    whole = isinstance(images, list) and len(images) == classes and all(type(n) is int and n >= 0 for n in images)
-    return wrong if whole else [*wrong, "test_images"]
-
-
-def _are_shares(value: Any, shape: tuple[int, ...]) -> bool:
-    """Whether `value` is a share or a difference of shares (None where undefined), or nested lists of them."""
-    if not shape:
-        return value is None or (type(value) in (int, float) and -1 <= value <= 1)
-    return isinstance(value, list) and len(value) == shape[0] and all(_are_shares(v, shape[1:]) for v in value)
-
-
 @dataclass(frozen=True)
 class Spread:
     """Mean over seeds and sample standard deviation (None with one seed)."""
@@ -294,7 +268,8 @@ def spread(values: Sequence[float]) -> Spread:
     array = np.asarray(values, dtype=float)
     if not array.size:
         raise UserError("a mean over seeds needs the value of at least one seed")
-    return Spread(float(array.mean()), float(array.std(ddof=1)) if array.size > 1 else None, array.size)
+    std = float(array.std(ddof=1)) if array.size > 1 else None
+    return Spread(float(array.mean()), 0.0 if std is not None and std < 1e-12 else std, array.size)
 
 
 def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:

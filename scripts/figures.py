@@ -15,7 +15,7 @@ from pilot_tal.losses.tal_math import (
     supervision_strength,
     updated_strength,
 )
-from pilot_tal.results.svg import figure, legend, standalone, style, to_svg
+from pilot_tal.results.drawing import figure, legend, style, to_svg
 from pilot_tal.stream.task import TaskInfo
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,7 +43,7 @@ def tal_memory() -> str:
             plot.set(title=title, ylabel="α·w", xlim=(0, EPOCHS), xticks=range(0, EPOCHS + 1, 5))
         axes[1].set(xlabel="epoch of the task", ylim=(0, 2.6))
         legend(shown, axes[0])
-        return standalone(to_svg(shown))
+        return to_svg(shown, facecolor="white")
 
 
 def weights_over_a_task(name: str, counts: list[int], batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,7 +79,7 @@ def back_loading() -> str:
             plot.set(title=title, xlim=(0, STEPS))
         axes[-1].set(xlabel="step")
         legend(shown, axes[0])
-        return standalone(to_svg(shown))
+        return to_svg(shown, facecolor="white")
 
 
 def positive_steps(order: str) -> torch.Tensor:

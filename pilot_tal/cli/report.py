@@ -1,4 +1,4 @@
-"""`pilot-tal report`: the page, tables and plots on runs that are there already."""
+"""`pilot-tal report`: pages, tables and plots on runs that exist."""
 
 from typing import Annotated
 
@@ -20,17 +20,18 @@ Output = Annotated[
         show_default="report, beside the first run or inside the first folder",
     ),
 ]
-
-
 Baseline = Annotated[str, typer.Option("--baseline", help="Loss that the others are compared with.")]
+Plots = Annotated[bool, typer.Option("--plots", help="Draw every plot, and write each as SVG, PDF and PNG.")]
 Watch = Annotated[
     bool,
-    typer.Option("--watch", help="Stay, and write the page anew as the runs go on; Ctrl-C, or the last run, ends."),
+    typer.Option("--watch", help="Write the report again as the runs go on, until all are done or Ctrl-C."),
 ]
 
 
-def report(runs: Runs, output: Output = None, baseline: Baseline = "ce", watch: Watch = False) -> None:
-    """Write one HTML page on RUNS, with its tables (CSV, Markdown, LaTeX) and plots (SVG) beside it.
+def report(
+    runs: Runs, output: Output = None, baseline: Baseline = "ce", plots: Plots = False, watch: Watch = False
+) -> None:
+    """Write a report on RUNS: an overview page, one page per group, and tables (CSV, Markdown, LaTeX).
 
     Example: pilot-tal report runs -o report
     """
@@ -43,11 +44,11 @@ def report(runs: Runs, output: Output = None, baseline: Baseline = "ce", watch: 
     folder = given[0].parent if (given[0] / RECORD).is_file() else given[0]
     target = folder / "report" if output is None else given_path(output, "--output")
     if watch:
-        echo(f"watching {', '.join(map(str, given))}: the page is written anew as the runs go on; Ctrl-C ends")
-        study = watch_report(given, target, echo, baseline)
+        echo(f"watching {', '.join(map(str, given))}; Ctrl-C ends")
+        study = watch_report(given, target, echo, baseline, plots)
     else:
         study = load_study(given, baseline)
-        build_report(study, target)
+        build_report(study, target, plots=plots)
     if study is not None:
         print_summary(study)
         echo(f"report: {target / 'index.html'}")

@@ -1,4 +1,4 @@
-"""The report on runs: tables, plots, one HTML page, and a summary for the terminal."""
+"""Studies of runs, and their report: tables, plots, HTML pages, and a summary for the terminal."""
 
 from pilot_tal.results.build import build_report
 from pilot_tal.results.grouping import load_study

@@ -1,89 +1,149 @@
-"""Builds the report: the page, its tables and its plots."""
+"""Build the report: an overview page, one page per group, tables and plots."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_lt.files import given_path, staged_folder
 from data_lt.progress import progress
-from pilot_tal.results.formats import to_csv, to_latex, to_markdown
+from pilot_tal.results.conditions import conditions_table
+from pilot_tal.results.drawing import FORMATS, Plot, style
+from pilot_tal.results.findings import group_findings, headline, study_findings
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.page import Overview, Section, plot_file, render
-from pilot_tal.results.plots import difference_plots, group_plots, level_plots
-from pilot_tal.results.study import BASELINE, Group, Study
-from pilot_tal.results.svg import standalone
+from pilot_tal.results.groups import BASELINE, Group
+from pilot_tal.results.options import featured_variants
+from pilot_tal.results.page import ARCHIVE, Part, render
+from pilot_tal.results.plots_classes import (
+    accuracy_by_class,
+    difference_by_class,
+    precision_recall,
+    precision_recall_by_task,
+)
+from pilot_tal.results.plots_confusion import confusion
+from pilot_tal.results.plots_options import options_plots
+from pilot_tal.results.plots_overview import group_tradeoff, study_plots
+from pilot_tal.results.plots_tasks import after_task, task_matrix
+from pilot_tal.results.plots_training import loss_curves, tal_over_steps
+from pilot_tal.results.study import Study
 from pilot_tal.results.tables import (
-    ablation_table,
+    changes_table,
     classes_table,
     confused_table,
     metrics_table,
+    options_table,
     overview_table,
     paper_layout_table,
-    seeds_table,
+    runs_table,
     tasks_table,
     unfinished_table,
 )
 
-_FORMATS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
+ALL_PLOTS_UP_TO = 4
+"""Groups of a report whose pages have every plot; those of larger reports have the main ones unless asked."""
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A report with its tables and plots made, which takes most of the time, and nothing written."""
+def build_report(
+    runs: Study | Iterable[str | Path],
+    output: str | Path,
+    baseline: str = BASELINE,
+    *,
+    plots: bool = False,
+    watched: bool = False,
+) -> Path:
+    """Write the report on all runs at or below `runs` into `output`; all its files appear together or none does.
 
-    study: Study
-    overview: Overview
-    sections: list[Section]
-
-
-def build_report(run_paths: Study | Iterable[str | Path], output: str | Path, baseline: str = BASELINE) -> Path:
-    """Writes the report on all runs at or below `run_paths` into `output`; a study has its own baseline.
+    Args:
+        runs: A study, run directories, or folders of them.
+        output: Folder of the report.
+        baseline: The loss that the others are compared with; a study has its own.
+        plots: Draw every plot, and write each as SVG, PDF and PNG.
+        watched: Let the pages reload themselves.
 
     Returns:
-        The page, `output/index.html`. Beside it lie `tables/` (each table as CSV, Markdown and LaTeX) and
-        `plots/` (each plot as SVG). All appear together or none does. The same runs give the same bytes.
+        The overview page, `output/index.html`. The same runs give the same bytes.
+
+    Raises:
+        UserError: there is no run, one is damaged, no run has the baseline, or the folder cannot be written.
     """
-    output = given_path(output, "output")
-    return write_report(draw_report(load_study(run_paths, baseline)), output)
-
-
-def draw_report(study: Study) -> Drawn:
-    """Makes all tables and plots."""
-    tables = (overview_table(study), paper_layout_table(study), unfinished_table(study))
-    overview = Overview(*tables, level_plots(study), difference_plots(study))
-    sections = []
-    with progress("report", len(study.finished)) as done:
-        for group in study.finished:
-            sections.append(_section(group))
+    study, output = load_study(runs, baseline), given_path(output, "output")
+    finished, results = study.finished, headline(study)
+    every = plots or len(finished) <= ALL_PLOTS_UP_TO
+    with staged_folder(output) as folder, progress("report", len(finished)) as done, style():
+        section = None
+        for group in finished:  # one at a time, so that memory does not grow with their number
+            section = _group_part(group, every, folder / "plots" if plots else None)
+            _write_tables(folder, section)
+            if len(finished) > 1:
+                _write(folder / f"{group.slug}.html", render(study, [], None, section, watched))
             done(1)
-    return Drawn(study, overview, sections)
-
-
-def write_report(drawn: Drawn, output: Path, watched: bool = False) -> Path:
-    """Writes what was drawn; the page of one that is `watched` loads itself again and again."""
-    overview, sections = drawn.overview, drawn.sections
-    with staged_folder(output) as folder:
-        for table in (overview.table, overview.layout, *(table for s in sections for table in s.tables)):
-            for extension, write in _FORMATS.items():
-                _write(folder / "tables" / f"{table.name}.{extension}", write(table))
-        for name, drawings in (("overview", overview.plots), *((s.group.slug, s.plots) for s in sections)):
-            for plot in drawings:
-                _write(folder / plot_file(name, plot), standalone(plot.svg))
-        _write(folder / "index.html", render(drawn.study, overview, sections, watched))
+        overview = _study_part(study, folder / "plots" if plots else None)
+        _write_tables(folder, overview)
+        only = section if len(finished) == 1 else None
+        _write(folder / "index.html", render(study, results, overview, only, watched))
+        _archive(folder)
     return output / "index.html"
 
 
-def _section(group: Group) -> Section:
-    return Section(
-        group=group,
-        metrics=metrics_table(group),
-        ablation=ablation_table(group),
-        tasks=tasks_table(group),
-        confused=confused_table(group),
-        seeds=seeds_table(group),
-        classes=classes_table(group),
-        plots=group_plots(group),
-    )
+def _study_part(study: Study, files: Path | None) -> Part:
+    tables = [unfinished_table(study)] if study.unfinished else []
+    tables += [paper_layout_table(study), overview_table(study)] if study.finished else []
+    part = Part("overview", conditions_table(study, "conditions"), study_findings(study), tables)
+    _draw(part, study_plots(study), files)
+    return part
+
+
+def _group_part(group: Group, every: bool, files: Path | None) -> Part:
+    tables = [table for table in (metrics_table(group), changes_table(group), options_table(group)) if table]
+    folded = [
+        ("After each task", tasks_table(group)),
+        ("Most confused pairs", confused_table(group)),
+        ("Each run", runs_table(group)),
+        ("Each class", classes_table(group)),
+    ]
+    conditions = conditions_table(group, f"conditions-{group.slug}")
+    part = Part(group.slug, conditions, group_findings(group), tables, folded, group=group)
+    _draw(part, _group_plots(group, every), files)
+    return part
+
+
+def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
+    """The plots of a group: the main ones, or `every` one."""
+    variants, several = featured_variants(group), len(group.task_sizes) > 1
+    yield group_tradeoff(group)
+    yield accuracy_by_class(group, variants)
+    if several:
+        yield after_task(group, variants)
+    if not every:
+        return
+    yield from (difference_by_class(group, v) for v in group.compared_variants() if v in variants)
+    yield from options_plots(group)
+    yield from loss_curves(variants)
+    yield from tal_over_steps(variants)
+    yield precision_recall(group, variants)
+    if several:
+        yield precision_recall_by_task(group, variants)
+        yield from map(task_matrix, variants)
+    yield from (confusion(group, variant) for variant in variants)
+
+
+def _draw(part: Part, plots: Iterable[Plot], files: Path | None) -> None:
+    for plot in plots:
+        part.add(plot, FORMATS if files else ())
+        if files:
+            plot.save(files / part.folder)
+
+
+def _write_tables(folder: Path, part: Part) -> None:
+    for table in (part.conditions, *part.tables, *(table for _, table in part.folded)):
+        for extension, text in table.texts():
+            _write(folder / "tables" / f"{table.name}.{extension}", text)
+
+
+def _archive(folder: Path) -> None:
+    """Everything in one file, for "download all"; without time stamps, so that its bytes depend on its content."""
+    with zipfile.ZipFile(folder / ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ARCHIVE):
+            archive.writestr(zipfile.ZipInfo(str(path.relative_to(folder))), path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def _write(path: Path, text: str) -> None:

@@ -32,25 +32,20 @@ def slug(text: str) -> str:
     return f"{name[:_LONGEST_SLUG].rstrip('-')}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
+def exact(value: float) -> float:
+    """Without the last bits, so that 2.75 computed in two ways is one number."""
+    return round(value, 9)
+
+
 def percent(value: float | None, digits: int = 2) -> str:
     """A fraction in percent; a dash when there is none."""
-    return "–" if value is None else _minus(f"{exact(100 * value):.{digits}f}")
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    return "–" if value is None else f"{exact(100 * value):.{digits}f}".replace("-", "−")
 
 
 def points(value: float, digits: int = 2) -> str:
     """A difference of fractions in percentage points, with its sign."""
     shown = f"{exact(100 * value):+.{digits}f}"
-    return _minus(shown) if float(shown) else f"{0:.{digits}f}"
-
-
-def exact(value: float) -> float:
-    """Without the last bits, so that 2.75 reached in two ways is shown as one number."""
-    return round(value, 9)
+    return shown.replace("-", "−") if float(shown) else f"{0:.{digits}f}"
 
 
 def with_deviation(spread: Spread, digits: int = 2) -> str:
@@ -60,16 +55,14 @@ def with_deviation(spread: Spread, digits: int = 2) -> str:
 
 
 def interval(difference: Difference, digits: int = 2) -> str:
-    """`−0.52 to +6.91`; empty when there is no interval."""
+    """`−0.52 to +6.91`; empty for one seed. An end that rounds to 0 keeps its sign."""
     if difference.low is None or difference.high is None:
         return ""
-    return f"{end(difference.low, digits)} to {end(difference.high, digits)}"
-
-
-def end(value: float, digits: int = 2) -> str:
-    """An end of an interval in points: on which side of 0 it lies is told even where it rounds to 0."""
-    shown = points(value, digits)
-    return shown if shown[0] in "+−" or not exact(value) else ("−" if value < 0 else "+") + shown
+    shown = []
+    for end in (difference.low, difference.high):
+        text = points(end, digits)
+        shown.append(text if text[0] in "+−" or not exact(end) else ("−" if end < 0 else "+") + text)
+    return " to ".join(shown)
 
 
 def with_interval(difference: Difference, digits: int = 2) -> str:
@@ -77,10 +70,16 @@ def with_interval(difference: Difference, digits: int = 2) -> str:
     return f"{points(difference.mean, digits)} ({interval(difference, digits) or 'one seed'})"
 
 
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def number(count: int, noun: str, plural: str | None = None) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
+def seed_list(seeds: Sequence[int]) -> str:
+    """`seed 1` or `seeds 1, 2`."""
+    return ("seed " if len(seeds) == 1 else "seeds ") + ", ".join(map(str, seeds))

@@ -1,155 +1,161 @@
-"""A table, and the same table as CSV (unrounded), Markdown and LaTeX. The page renders it as HTML."""
+"""A table of the report: a DataFrame of cells, written as CSV (unrounded), Markdown and LaTeX."""
 
+import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, SupportsInt
+from typing import Any
+
+import pandas as pd
 
 from data_lt.files import guarded
 from pilot_tal.metrics import Difference, Spread
 from pilot_tal.results.display import clean, interval, percent, points
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "−": "$-$",
-    "±": r"$\pm$",
-    "α": r"$\alpha$",
-    "·": r"$\cdot$",
-    "×": r"$\times$",
-    "…": r"\ldots{}",
-}
+_LATEX = str.maketrans(
+    {
+        **{c: f"\\{c}" for c in "{}$&#_%"},
+        **{c: f"{{{c}}}" for c in "[]*"},  # after `\\` LaTeX would read them as arguments
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "…": r"\ldots{}"},
+        **{"−": "$-$", "±": r"$\pm$", "α": r"$\alpha$", "·": r"$\cdot$", "×": r"$\times$"},
+    }
+)
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
+_SUBSCRIPTS = ("A_Mean", "A_Tail", "A_Head", "A_Last", "A_Avg")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What is printed, with a smaller detail behind it, and the unrounded values by name (percent)."""
+class Cell:
+    """What is printed, a smaller detail behind it, and the unrounded values by name (percent)."""
 
     text: str
     detail: str = ""
-    values: tuple[tuple[str, Any], ...] = ()
-    best: bool = False
-    top: bool = False
+    values: dict[str, Any] = field(default_factory=dict)
+    bold: bool = False
+    underlined: bool = False
 
 
 @dataclass
 class Table:
-    """Columns have one or more levels of titles; the first `labels` columns hold names, the rest numbers."""
+    """A table.
+
+    Attributes:
+        frame: A `Cell` in every place; columns may have several levels of titles.
+        labels: Number of leading columns that hold names.
+        blocks: Number of leading columns whose change starts a new block of rows.
+        conditions: What was run, for the caption in LaTeX.
+        formats: What it is written as.
+    """
 
     name: str
     title: str
-    columns: Sequence[tuple[str, ...]]
-    labels: int
-    rows: list[list[Entry]] = field(default_factory=list)
-    rules: set[int] = field(default_factory=set)
-    """Rows above which a rule is drawn."""
-
-    def spans(self, level: int) -> Iterator[tuple[str, int]]:
-        """Titles of one level from left to right, with the number of columns each one spans."""
-        for key, group in groupby(range(len(self.columns)), key=lambda i: self._span_key(i, level)):
-            yield key[-1], len(list(group))
+    frame: pd.DataFrame
+    labels: int = 1
+    blocks: int = 1
+    conditions: str = ""
+    formats: tuple[str, ...] = ("csv", "md", "tex")
 
     @property
-    def levels(self) -> int:
-        """Rows of the header."""
-        return max(len(column) for column in self.columns)
+    def rows(self) -> list[list[Cell]]:
+        """The cells, row by row."""
+        return self.frame.to_numpy().tolist()
 
-    def _span_key(self, column: int, level: int) -> tuple:
-        titles = self.columns[column]
-        padded = titles + ("",) * (self.levels - len(titles))
-        own = (column,) if column < self.labels or level == self.levels - 1 else ()
-        return (*own, *padded[: level + 1])
+    @property
+    def rules(self) -> set[int]:
+        """Rows that start a new block."""
+        keys = [tuple(cell.text for cell in row[: self.blocks]) for row in self.rows]
+        return {i for i in range(1, len(keys)) if keys[i] != keys[i - 1]} if self.blocks else set()
+
+    def header(self) -> Iterator[list[tuple[str, int]]]:
+        """For each level, the titles from left to right with the number of columns that each spans."""
+        titles = [column if isinstance(column, tuple) else (column,) for column in self.frame.columns]
+        for level in range(self.frame.columns.nlevels):
+            last = level == self.frame.columns.nlevels - 1
+            keys = [(i if last or i < self.labels else -1, *title[: level + 1]) for i, title in enumerate(titles)]
+            yield [(key[-1], len(list(group))) for key, group in groupby(keys)]
+
+    def to_csv(self) -> str:
+        """CSV with a column for each value behind a cell; texts that a spreadsheet would execute are guarded."""
+        columns: dict[str, list[Any]] = {}
+        for column, cells in self.frame.items():
+            title = " ".join(filter(None, column)) if isinstance(column, tuple) else str(column)
+            for key in dict.fromkeys(key for cell in cells for key in cell.values) or [None]:
+                name = title if key is None else f"{title} {key}".strip()
+                columns[guarded(name)] = [guarded(c.text) if key is None else c.values.get(key) for c in cells]
+        table = pd.DataFrame(columns)
+        return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+
+    def to_markdown(self) -> str:
+        """A Markdown table with its title; winners in bold."""
+        titles = [markdown(" ".join(filter(None, c)) if isinstance(c, tuple) else str(c)) for c in self.frame.columns]
+        lines = [titles, [":--" if i < self.labels else "--:" for i in range(len(titles))]]
+        lines += [[_markdown_cell(cell) for cell in row] for row in self.rows]
+        return f"**{markdown(self.title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    def to_latex(self) -> str:
+        """A LaTeX table (package booktabs); winners in bold, the conditions in its caption."""
+        frame = self.frame.map(_latex_cell)
+        levels = [[_latex_title(title) for title in level] for level in zip(*_tuples(frame.columns), strict=True)]
+        frame.columns = pd.MultiIndex.from_arrays(levels) if len(levels) > 1 else pd.Index(levels[0])
+        caption = latex(f"{self.title}. {self.conditions}" if self.conditions else self.title)
+        align = "l" * self.labels + "c" * (len(frame.columns) - self.labels)
+        options = {"caption": caption, "column_format": align, "multicolumn_format": "c"}
+        return "% needs \\usepackage{booktabs}\n" + frame.to_latex(index=False, escape=False, **options)
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """File extension and text of every format."""
+        writers = {"csv": self.to_csv, "md": self.to_markdown, "tex": self.to_latex}
+        for extension in self.formats:
+            yield extension, writers[extension]()
 
 
-def name_cell(name: str | SupportsInt) -> Entry:
-    """A name or a whole number that is printed as it is."""
-    return Entry(str(name), values=() if isinstance(name, str) else (("", int(name)),))
+def make_frame(columns: Sequence[str | tuple[str, ...]], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
+    """A frame of cells; texts and whole numbers become cells, short titles get empty upper levels."""
+    cells = [[cell if isinstance(cell, Cell) else name_cell(cell) for cell in row] for row in rows]
+    depth = max(len(column) if isinstance(column, tuple) else 1 for column in columns)
+    if depth == 1:
+        return pd.DataFrame(cells, columns=pd.Index(columns), dtype=object)
+    padded = [c + ("",) * (depth - len(c)) if isinstance(c, tuple) else (c, *[""] * (depth - 1)) for c in columns]
+    return pd.DataFrame(cells, columns=pd.MultiIndex.from_tuples(padded), dtype=object)
 
 
-def spread_cell(spread: Spread | None, best: bool = False) -> Entry:
+def name_cell(name: Any) -> Cell:
+    """A name, or a whole number that is printed as it is."""
+    return Cell(name) if isinstance(name, str) else Cell(str(name), values={"": int(name)})
+
+
+def spread_cell(spread: Spread | None, bold: bool = False) -> Cell:
     """Mean ± deviation; a dash where there is none."""
     if spread is None:
-        return Entry("–", values=(("mean", None), ("std", None)))
-    values = (("mean", _percent(spread.mean)), ("std", _percent(spread.std)))
+        return Cell("–", values={"mean": None, "std": None})
     detail = f"± {percent(spread.std)}" if spread.std is not None else ""
-    return Entry(percent(spread.mean), detail, values, best)
+    return Cell(percent(spread.mean), detail, {"mean": _percent(spread.mean), "std": _percent(spread.std)}, bold)
 
 
-def difference_cell(difference: Difference | None) -> Entry:
+def difference_cell(difference: Difference | None) -> Cell:
     """Paired difference with its interval."""
     if difference is None:
-        return Entry("–", values=tuple((key, None) for key in ("mean", "low", "high", "seeds")))
-    found = {key: _percent(getattr(difference, key)) for key in ("mean", "low", "high")}
+        return Cell("–", values=dict.fromkeys(("mean", "low", "high", "seeds")))
+    values = {key: _percent(getattr(difference, key)) for key in ("mean", "low", "high")}
     detail = f"({interval(difference) or 'one seed'})"
-    return Entry(points(difference.mean), detail, (*found.items(), ("seeds", difference.n)))
+    return Cell(points(difference.mean), detail, {**values, "seeds": difference.n})
 
 
-def percent_cell(value: float | None, digits: int = 2, best: bool = False, top: bool = False) -> Entry:
+def percent_cell(value: float | None, digits: int = 2, bold: bool = False, underlined: bool = False) -> Cell:
     """One fraction in percent."""
-    return Entry(percent(value, digits), values=(("", _percent(value)),), best=best, top=top)
+    return Cell(percent(value, digits), "", {"": _percent(value)}, bold, underlined)
 
 
-def points_cell(value: float | None, digits: int = 2) -> Entry:
+def points_cell(value: float | None, digits: int = 2) -> Cell:
     """One difference of fractions in points, with its sign."""
-    return Entry("–" if value is None else points(value, digits), values=(("", _percent(value)),))
-
-
-def to_csv(table: Table) -> str:
-    """CSV with a column for each value behind a cell."""
-    parts = [list(dict.fromkeys(key for row in table.rows for key, _ in row[i].values)) for i in _columns(table)]
-    titles = [" ".join(filter(None, column)) for column in table.columns]
-    lines: list[list[Any]] = [[f"{titles[i]} {key}".strip() for i in _columns(table) for key in parts[i] or [""]]]
-    for row in table.rows:
-        lines.append([])
-        for i in _columns(table):
-            values = dict(row[i].values)
-            lines[-1] += [values.get(key) for key in parts[i]] if parts[i] else [row[i].text]
-    return "".join(",".join(map(_csv_field, line)) + "\n" for line in lines)
-
-
-def to_markdown(table: Table) -> str:
-    """A Markdown table with its title; the best in bold."""
-    titles = [markdown(" ".join(filter(None, column))) for column in table.columns]
-    align = [":--" if i < table.labels else "--:" for i in _columns(table)]
-    lines = [f"**{markdown(table.title)}**", "", _line(titles), _line(align)]
-    for row in table.rows:
-        lines.append(_line(list(map(_markdown_cell, row))))
-    return "\n".join(lines) + "\n"
-
-
-def to_latex(table: Table) -> str:
-    """A LaTeX table (package booktabs); the best in bold, the best of a whole column underlined too."""
-    align = "l" * table.labels + "c" * (len(table.columns) - table.labels)
-    lines = ["% needs \\usepackage{booktabs}"]
-    lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex(table.title)}}}"]
-    lines += [rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
-    for level in range(table.levels):
-        lines += _latex_header(table, level)
-    lines.append(r"\midrule")
-    for index, row in enumerate(table.rows):
-        if index and index in table.rules:
-            lines.append(r"\midrule")
-        lines.append(" & ".join(map(_latex_cell, row)) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    return "\n".join(lines) + "\n"
+    return Cell("–" if value is None else points(value, digits), values={"": _percent(value)})
 
 
 def latex(text: str) -> str:
     """`text` as LaTeX prints it literally."""
-    return "".join(_LATEX.get(c, c) for c in clean(text))
+    return clean(text).translate(_LATEX)
 
 
 def markdown(text: str) -> str:
@@ -158,58 +164,24 @@ def markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", plain)
 
 
-def _csv_field(value: Any) -> str:
-    """Numbers bare; texts in quotes, with an apostrophe before what a spreadsheet would take for a formula."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        return str(value)
-    return f'"{guarded(value).replace(chr(34), 2 * chr(34))}"'
-
-
-def _latex_header(table: Table, level: int) -> list[str]:
-    """One row of the header, and the partial rules under titles that span columns."""
-    cells, rules, start = [], [], 1
-    for title, width in table.spans(level):
-        shown = _latex_title(title)
-        cells.append(shown if width == 1 else rf"\multicolumn{{{width}}}{{c}}{{{shown}}}")
-        if width > 1 and title:
-            rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
-        start += width
-    return [" & ".join(cells) + r" \\", *([" ".join(rules)] if rules else [])]
+def _tuples(columns: pd.Index) -> list[tuple[str, ...]]:
+    return [column if isinstance(column, tuple) else (column,) for column in columns]
 
 
 def _latex_title(title: str) -> str:
-    """`A_Tail` is printed as the paper prints it."""
-    for metric in ("A_Mean", "A_Tail", "A_Head", "A_Last", "A_Avg"):
-        if title == metric:
-            return f"$A_{{\\mathrm{{{metric[2:]}}}}}$"
-    return _latex_start(latex(title))
+    """`A_Tail` as the paper prints it."""
+    return f"$A_{{\\mathrm{{{title[2:]}}}}}$" if title in _SUBSCRIPTS else latex(title)
 
 
-def _latex_cell(cell: Entry) -> str:
-    text = _latex_start(latex(cell.text))
-    text = rf"\textbf{{{text}}}" if cell.best else text
-    text = rf"\underline{{{text}}}" if cell.top else text
+def _latex_cell(cell: Cell) -> str:
+    text = rf"\textbf{{{latex(cell.text)}}}" if cell.bold else latex(cell.text)
+    text = rf"\underline{{{text}}}" if cell.underlined else text
     return f"{text} {latex(cell.detail)}" if cell.detail else text
 
 
-def _latex_start(text: str) -> str:
-    r"""Keeps the `\\` of the row before from taking a `[` or `*` for its own argument."""
-    return f"{{{text[0]}}}{text[1:]}" if text.startswith(("[", "*")) else text
-
-
-def _markdown_cell(cell: Entry) -> str:
-    text = f"**{markdown(cell.text)}**" if cell.best else markdown(cell.text)
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{markdown(cell.text)}**" if cell.bold else markdown(cell.text)
     return f"{text} {markdown(cell.detail)}" if cell.detail else text
-
-
-def _columns(table: Table) -> range:
-    return range(len(table.columns))
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _percent(value: float | None) -> float | None:

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from data_lt.errors import UserError
-from pilot_tal.metrics import DEFINITIONS, paired_difference, tail_classes
+from pilot_tal.metrics import DEFINITIONS, tail_classes
 from pilot_tal.record.run_dir import ERROR, Run
 
 if TYPE_CHECKING:
-    from pilot_tal.results.study import Group
+    from pilot_tal.results.groups import Group
 
 ALWAYS = ("method", "dataset", "loss", "seed")
 
@@ -72,51 +71,19 @@ def class_frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def difference_frame(groups: "Iterable[Group]", baseline: str) -> pd.DataFrame:
+def difference_frame(groups: "Iterable[Group]") -> pd.DataFrame:
     """One row per group, variant and metric, paired by seed with the baseline of otherwise the same settings."""
-    rows, losses = [], set()
+    columns = ["dataset", "method", "tasks", "fidelity", "loss", "options", "baseline"]
+    columns += ["metric", "mean", "low", "high", "n"]
+    rows = []
     for group in groups:
-        for variant in group.finished_variants():
-            losses.add(variant.loss)
-            base = group.baseline(variant, baseline)
-            seeds = group.pairs(variant, baseline)
-            for metric in DEFINITIONS if base is not None and seeds else ():
-                mine, other = variant.values(metric), base.values(metric)  # type: ignore[union-attr]
-                found = paired_difference({s: v for s, v in mine.items() if s in seeds}, other)
+        for variant in group.compared_variants():
+            where = (group.dataset, group.method, len(group.task_sizes), group.fidelity)
+            names = (*where, variant.loss, variant.label, group.baseline_loss)
+            for metric in DEFINITIONS:
+                found = group.difference(variant, metric)
                 if found is not None:
-                    rows.append(
-                        {
-                            "dataset": group.dataset,
-                            "method": group.method,
-                            "tasks": len(group.task_sizes),
-                            "fidelity": group.fidelity,
-                            "loss": variant.loss,
-                            "options": variant.label,
-                            "baseline": baseline,
-                            "metric": metric,
-                            "mean": found.mean,
-                            "low": found.low,
-                            "high": found.high,
-                            "n": found.n,
-                        }
-                    )
-    if baseline not in losses:
-        known = ", ".join(sorted(losses)) or "none"
-        raise UserError(f"no run was trained with the baseline {baseline!r}; losses of this study: {known}")
-    columns = [
-        "dataset",
-        "method",
-        "tasks",
-        "fidelity",
-        "loss",
-        "options",
-        "baseline",
-        "metric",
-        "mean",
-        "low",
-        "high",
-        "n",
-    ]
+                    rows.append((*names, metric, found.mean, found.low, found.high, found.n))
     return pd.DataFrame(rows, columns=columns)
 
 

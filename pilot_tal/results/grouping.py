@@ -1,4 +1,4 @@
-"""Reads runs and sorts them into groups and variants."""
+"""Read runs and sort them into groups and variants."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -12,12 +12,13 @@ from data_lt.split import Recipe
 from pilot_tal.record.run_dir import RECORD, RESULT, Run, damaged, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
 from pilot_tal.results.display import clean
+from pilot_tal.results.findings import Finding
+from pilot_tal.results.groups import BASELINE, Group, Reference, Values, Variant
 from pilot_tal.results.labels import label_variants, name_files, note_data
 from pilot_tal.results.paper import method_place
-from pilot_tal.results.study import BASELINE, Group, Reference, Study, Values, Variant
-from pilot_tal.results.tal_state import read_states
+from pilot_tal.results.study import Study
 
-# Okabe and Ito's palette, which stays apart for colour-blind readers, and a few more.
+# Okabe and Ito's palette, distinct for colour-blind readers, and a few more.
 _COLOURS = {NO_LOSS: "#7f7f7f", BASELINE: "#0072b2", "tal": "#d55e00"}
 _OTHER_COLOURS = (
     *("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d", "#66a61e", "#e7298a"),
@@ -27,17 +28,17 @@ _SHOWN_AS = {"tuned_epoch": "epochs", "seed": "split_seed"}  # names that a user
 
 
 def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) -> Study:
-    """Reads all runs at or below `paths`; what was read before is passed through.
+    """Read all runs at or below `paths`; a study is returned as it is, with its own baseline.
 
-    A run found below a folder that cannot be read is left out and named in the remarks.
+    A run below a given folder that cannot be read is left out and named in the remarks.
 
     Args:
         paths: Run directories, or folders of them.
-        baseline: Name of the loss that the others are compared with.
+        baseline: The loss that the others are compared with.
 
     Raises:
         UserError: a path is no folder, a run that was given itself cannot be read, or none can; or no run was trained
-            with a `baseline` other than CE.
+            with a baseline other than CE.
     """
     if isinstance(paths, Study):
         return paths
@@ -53,18 +54,22 @@ def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) ->
             failures[path] = error
     if not runs:
         raise next(iter(failures.values()))
-    left_out = (f"Left out, for it cannot be read: {clean(path.name)}. {clean(e)}." for path, e in failures.items())
-    return make_study(runs, left_out, baseline)
+    left_out = [
+        Finding("unreadable_run", "warning", {"run": clean(path.name), "reason": clean(error)})
+        for path, error in failures.items()
+    ]
+    study = make_study(runs, left_out)
+    return study if baseline == BASELINE else study.with_baseline(baseline)
 
 
-def make_study(runs: Sequence[Run], left_out: Iterable[str] = (), baseline: str = BASELINE) -> Study:
-    """Sorts runs into groups and variants; `left_out` are remarks on runs that are not among them."""
+def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
+    """Sort runs into groups and variants; `left_out` are findings on runs that are not among them."""
     groups: dict[tuple, Group] = {}
     variants: dict[tuple, Variant] = {}
     remarks = list(left_out)
     for run in runs:
         record, data = run.record, _data(run.record)
-        rho = record.stream.task_rho  # with which the counts of a class depend on its task, and so on the seed
+        rho = record.stream.task_rho  # with it the counts of a class depend on its task, and so on the seed
         images = data if rho == 1 else (rho, record.data.checksum)
         key = (record.data.name, record.method.name, record.stream.task_sizes, record.method.fidelity, images)
         group = groups.setdefault(key, Group(record, data))
@@ -74,46 +79,35 @@ def make_study(runs: Sequence[Run], left_out: Iterable[str] = (), baseline: str 
             variants[key, identity] = Variant(record, shared, own)
             group.variants.append(variants[key, identity])
         _add(variants[key, identity], run, remarks)
-    ordered = sorted(groups.values(), key=_setting_order)
+    ordered = sorted(groups.values(), key=_group_order)
     everything = [variant for group in ordered for variant in group.variants]
     _count(everything)
     _colour(everything)
+    kinds: dict[tuple, list[Group]] = {}
     for group in ordered:
-        group.variants.sort(key=_arm_order)
-        kin = [s for s in ordered if (s.dataset, s.method) == (group.dataset, group.method)]
-        label_variants(group.variants, [variant for s in kin for variant in s.variants])
+        kinds.setdefault((group.dataset, group.method), []).append(group)
+    for group in ordered:
+        group.variants.sort(key=_variant_order)
+        kin = kinds[group.dataset, group.method]
+        label_variants(group.variants, [variant for mate in kin for variant in mate.variants])
     note_data(ordered)
     for group in ordered:
-        group.references = [*_untrained(group, ordered), *_joint(group, ordered)]
+        group.references = [*_training_free(group, ordered), *_joint(group, kinds[group.dataset, group.method])]
     bounds = {reference.variant for group in ordered for reference in group.references if reference.joint}
     for group in ordered:
         group.is_bound = not bounds.isdisjoint(group.variants)
-    name_files(ordered, lambda s: f"{s.dataset} {s.data_note} {s.method} {s.tasks_title} {s.fidelity}")
-    title = _baseline_title(everything, baseline)
-    for group in ordered:
-        group.baseline_loss, group.baseline_title = baseline, title
-    return Study(ordered, remarks, baseline, title)
-
-
-def _baseline_title(variants: Sequence[Variant], baseline: str) -> str:
-    titles = {variant.loss: variant.loss_title for variant in variants if variant.trains}
-    if baseline not in titles and baseline != BASELINE:
-        known = ", ".join(sorted(titles)) or "none"
-        raise UserError(f"no run was trained with the baseline {baseline!r}; losses of these runs: {known}")
-    return titles.get(baseline, "CE")
+    name_files(ordered, lambda g: f"{g.dataset} {g.data_note} {g.method} {g.tasks_title} {g.fidelity}")
+    return Study(ordered, remarks)
 
 
 def _read(path: Path) -> Run:
-    """Reads a run and all that the report needs of it, so that what is broken shows here."""
+    """Read a run and compute its metrics, so that a damaged one is found here."""
     run = load_run(path)
-    read_states(run)
     changed = run.record.changed.values()
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in changed):
-        raise damaged(path / RECORD, "changed must tell the value and the default of each setting")
-    if not _is_finished(run):
-        return run
+        raise damaged(path / RECORD, "changed must have the value and the default of each setting")
     try:
-        _ = run.metrics
+        _ = run.metrics  # computed from the predictions, and kept
     except UserError as error:
         raise damaged(path / RESULT, str(error)) from error
     return run
@@ -130,7 +124,7 @@ def _data(record: RunRecord) -> tuple[tuple[int, str, int], ...]:
 
 
 def _values(record: RunRecord) -> tuple[Values, Values]:
-    """What shaped the result, as texts: apart from the loss, and the options of the loss."""
+    """The settings that shape the result, as texts: those apart from the loss, and the options of the loss."""
     recipe = {field.name: record.data.recipe.get(field.name) for field in fields(Recipe)}
     data = {"checksum": record.data.checksum, **_as_typed(recipe)}
     shared = {**_as_typed(record.conditions()), "data": data}
@@ -141,30 +135,31 @@ def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
     return {_SHOWN_AS.get(name, name): value for name, value in values.items()}
 
 
-def _add(variant: Variant, run: Run, remarks: list[str]) -> None:
+def _add(variant: Variant, run: Run, remarks: list[Finding]) -> None:
     seed = run.record.seed
     if not _is_finished(run):
         variant.unfinished.append(run)
     elif seed in variant.runs:
-        remarks.append(f"{clean(run.path.name)} repeats {clean(variant.runs[seed].path.name)} and was left out.")
+        names = {"run": clean(run.path.name), "first": clean(variant.runs[seed].path.name)}
+        remarks.append(Finding("repeated_run", "warning", names))
     else:
         variant.runs[seed] = run
 
 
-def _untrained(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
-    """Variants of other methods that train nothing, on the same data, tasks and ViT."""
+def _training_free(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
+    """Training-free variants of other methods, on the same data, tasks and ViT."""
     trained = [variant for variant in group.finished_variants() if variant.trains]
     for other in groups if trained else ():
         if other.method != group.method and _stream(other) == _stream(group):
             for variant in other.finished_variants():
                 same_vit = any(_vit(variant) == _vit(mate) for mate in trained)
                 if not variant.trains and same_vit and variant.counts >= max(mate.counts for mate in trained):
-                    extra = ", ".join(filter(None, (variant.loss_title, variant.options_label)))
-                    yield Reference(f"{other.method_title} ({extra})", variant, joint=False)
+                    extra = f" ({variant.options_label})" if variant.options_label else ""
+                    yield Reference(f"{other.method_title}{extra}", variant, joint=False)
 
 
 def _joint(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
-    """The variants of the same method that saw all classes in one task."""
+    """The variants of the same method that learned all classes in one task."""
     kind = (group.dataset, group.data, group.method, group.fidelity)
     for other in groups if len(group.task_sizes) > 1 else ():
         if len(other.task_sizes) == 1 and (other.dataset, other.data, other.method, other.fidelity) == kind:
@@ -186,14 +181,14 @@ def _vit(variant: Variant) -> tuple:
 
 
 def _count(variants: list[Variant]) -> None:
-    """Lets quick runs count only where no other run has finished."""
+    """Let quick runs count only where no other run has finished."""
     others = any(variant.runs and not variant.record.quick for variant in variants)
     for variant in variants:
         variant.counts = not (variant.record.quick and others)
 
 
 def _colour(variants: list[Variant]) -> None:
-    """One colour for a loss in all plots; CE, TAL and what trains nothing have theirs in every report."""
+    """One colour per loss in all plots; CE, TAL and training-free methods have theirs in every report."""
     others = [
         loss
         for loss in dict.fromkeys(variant.loss for variant in sorted(variants, key=_loss_order))
@@ -205,17 +200,17 @@ def _colour(variants: list[Variant]) -> None:
 
 
 def _loss_order(variant: Variant) -> tuple:
-    """What trains nothing, CE, TAL and its kin, then the others by their titles."""
+    """Training-free, CE, TAL and its variants, then the others by their titles."""
     places = {NO_LOSS: 0, BASELINE: 1}
     return (places.get(variant.loss, 2 if variant.loss.startswith("tal") else 3), variant.loss_title, variant.loss)
 
 
-def _arm_order(variant: Variant) -> tuple:
+def _variant_order(variant: Variant) -> tuple:
     engine = (variant.engine != "native", clean(variant.record.engine.title))
     return (engine, variant.record.quick, variant.shared, _loss_order(variant), variant.own)
 
 
-def _setting_order(group: Group) -> tuple:
+def _group_order(group: Group) -> tuple:
     known = list(CARDS)
     dataset = known.index(group.dataset) if group.dataset in known else len(known)
     names = (dataset, group.dataset_title, group.dataset, method_place(group))

@@ -1,21 +1,21 @@
-"""Names for what a report compares: short, and enough to tell apart what differs."""
+"""Names of groups and variants: short, and enough to tell them apart."""
 
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pilot_tal.results.display import clean, slug
-from pilot_tal.results.study import Group, Values, Variant
+from pilot_tal.results.groups import Group, Values, Variant
 
 _CHECKSUM = "data.checksum"
 _DIGEST = re.compile(r"(?:^|(?<=@))([0-9a-f]{8})[0-9a-f]{8,}$")  # a checksum, or one behind a file's name
 
 
 def label_variants(variants: list[Variant], kin: list[Variant]) -> None:
-    """Names each variant of a group by its loss and whatever else tells it from its kin: all of dataset and method."""
+    """Name each variant by its loss and the settings that tell it from its `kin`: those of its dataset and method."""
     engines = {variant.engine for variant in variants}
     for variant in variants:
-        # What counts is not named after quick runs beside it.
+        # Settings in which only quick runs differ are not named.
         mates, others = (
             [a for a in group if a.engine == variant.engine and a.counts >= variant.counts] for group in (variants, kin)
         )
@@ -31,7 +31,7 @@ def label_variants(variants: list[Variant], kin: list[Variant]) -> None:
 
 
 def note_data(groups: Sequence[Group]) -> None:
-    """Notes what tells apart the data of groups that have one dataset and equally many classes."""
+    """Note what tells apart the data of groups with the same dataset and number of classes."""
     kinds: dict[tuple[str, int], dict[tuple, list[Group]]] = {}
     for group in groups:
         kinds.setdefault((group.dataset, len(group.data)), {}).setdefault(group.data, []).append(group)
@@ -42,7 +42,7 @@ def note_data(groups: Sequence[Group]) -> None:
 
 
 def name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
-    """Gives each item a file name that no other has."""
+    """Give each item a unique file name."""
     taken: set[str] = set()
     for item in items:
         base = slug(name(item))
@@ -56,7 +56,7 @@ def _notes(data: list[tuple]) -> list[str]:
     if len(data) == 1:
         return [""]
     counts = [[count for *_, count in classes] for classes in data]
-    ranges = [f"{min(c)}–{max(c)} images a class" for c in counts]
+    ranges = [f"{min(c)}–{max(c)} images per class" for c in counts]
     sums = [f"{sum(c)} training images" for c in counts]
     numbers = [f"data {i}" for i in range(1, len(data) + 1)]
     return next(notes for notes in (ranges, sums, numbers) if len(set(notes)) == len(data))
@@ -68,13 +68,13 @@ def _distinct(mates: list[Values], kin: list[Values], values: Values) -> list[st
     found = []
     for key, value in values:
         known = here if key.startswith("data.") else everywhere
-        if (key, value) not in known and not (key == _CHECKSUM and _is_told(mates)):
+        if (key, value) not in known and not (key == _CHECKSUM and _is_known(mates)):
             shown = _DIGEST.sub(r"\1", value)
             found.append(f"{key.split('.')[-1]}={shown}")
     return found
 
 
-def _is_told(mates: list[Values]) -> bool:
+def _is_known(mates: list[Values]) -> bool:
     """Whether the other keys of the data tell the variants' checksums apart."""
     checksums: dict[Values, set[str | None]] = {}
     for values in mates:

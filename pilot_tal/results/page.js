@@ -62,7 +62,7 @@ function classesAt(panel, data, x, y) {
   const right = (x - left) / width, down = (y - top) / height;
   if (right < 0 || right >= 1 || down < 0 || down >= 1) return [];
   if (panel.kind === "columns") return [Math.floor(right * count)];
-  if (panel.kind === "cells") return [down, right].map((share) => panel.order[Math.floor(share * count)]);
+  if (panel.kind === "cells") return [down, right].map((share) => Math.floor(share * count));
   const range = panel.high - panel.low;
   let nearest = [], least = 8;
   data.names.forEach((_, place) => {
@@ -95,7 +95,7 @@ function makeAnswering(figure, data, tip) {
 }
 
 // A field that lists the classes whose names hold what is typed; a click on one leads to its row.
-function makeSearch(sections) {
+function makeSearch(data, rows) {
   const box = add(document.querySelector("header"), "div", "");
   box.className = "search";
   const label = add(box, "label", "Find a class: ");
@@ -106,19 +106,16 @@ function makeSearch(sections) {
   field.addEventListener("input", () => {
     const wanted = field.value.trim().toLowerCase();
     list.replaceChildren();
-    const found = sections.flatMap((section) =>
-      section.data.names.map((name, place) => [section, name, place]).filter((hit) => hit[1].toLowerCase().includes(wanted)));
     if (!wanted) return;
-    found.slice(0, 12).forEach(([section, name, place]) => {
-      const told = section.data.variants.map((variant, i) => variant + " " + percent(section.data.accuracy[i][place]));
-      const where = sections.length > 1 ? section.title + ": " : "";
-      const images = section.data.images[place] + " training images";
-      const button = add(add(list, "li", ""), "button", where + [name, images, ...told].join(" · "));
-      button.addEventListener("click", () => {
+    const found = data.names.map((name, place) => [name, place]).filter((hit) => hit[0].toLowerCase().includes(wanted));
+    found.slice(0, 12).forEach(([name, place]) => {
+      const values = data.variants.map((variant, i) => variant + " " + percent(data.accuracy[i][place]));
+      const text = [name, data.images[place] + " training images", ...values].join(" · ");
+      add(add(list, "li", ""), "button", text).addEventListener("click", () => {
         document.querySelectorAll("tr.found").forEach((row) => row.classList.remove("found"));
-        section.rows[place].closest("details").open = true;
-        section.rows[place].classList.add("found");
-        section.rows[place].scrollIntoView({ block: "center" });
+        rows[place].closest("details").open = true;
+        rows[place].classList.add("found");
+        rows[place].scrollIntoView({ block: "center" });
       });
     });
     if (found.length > 12) add(list, "li", "and " + (found.length - 12) + " more");
@@ -126,15 +123,13 @@ function makeSearch(sections) {
   });
 }
 
-const tip = add(document.body, "div", "");
-tip.id = "tip";
-tip.hidden = true;
-const sections = [...document.querySelectorAll("main > section")].map((section) => ({
-  title: section.querySelector("h2").textContent,
-  data: JSON.parse(section.querySelector("script").textContent),
-  rows: [...section.querySelector("table.classes").tBodies[0].rows],
-  figures: section.querySelectorAll("figure[data-panels]"),
-}));
-document.querySelectorAll("table").forEach(makeSortable);
-sections.forEach((section) => section.figures.forEach((figure) => makeAnswering(figure, section.data, tip)));
-if (sections.length) makeSearch(sections);
+document.querySelectorAll("table:not(.conditions)").forEach(makeSortable);
+const section = document.querySelector("main > section[id]");
+if (section) {
+  const tip = add(document.body, "div", "");
+  tip.id = "tip";
+  tip.hidden = true;
+  const data = JSON.parse(section.querySelector("script").textContent);
+  section.querySelectorAll("figure[data-panels]").forEach((figure) => makeAnswering(figure, data, tip));
+  makeSearch(data, [...section.querySelector("table.classes").tBodies[0].rows]);
+}

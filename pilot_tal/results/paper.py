@@ -1,4 +1,4 @@
-"""The paper's numbers with pretrained models, and where ours may stand beside them."""
+"""The paper's numbers with pretrained models, and what differs from its setting."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ from importlib.resources import files
 from data_lt import CARDS, read_manifest
 from data_lt.options import DataOptions
 from pilot_tal.results.display import number
-from pilot_tal.results.study import OF_SETTING, Group, Variant
+from pilot_tal.results.groups import OF_GROUP, Group, Variant
 
 EPOCHS = 20
 BACKBONE = "vit_base_patch16_224"
@@ -45,7 +45,7 @@ def method_place(group: Group) -> tuple:
 
 
 def departures(group: Group, variant: Variant) -> list[str]:
-    """What keeps a variant from being the paper's setting, where the paper has the dataset and the method."""
+    """What differs from the paper's setting, for a dataset and method of the paper."""
     record, card = variant.record, CARDS[group.dataset]
     found = ["a quick run of a few steps"] if record.quick else []
     classes = sum(group.task_sizes)
@@ -65,9 +65,9 @@ def departures(group: Group, variant: Variant) -> list[str]:
 
 def _other_settings(group: Group, variant: Variant) -> list[str]:
     """Settings that are not the defaults of method, dataset and loss, apart from those `departures` looks at."""
-    changed, checksum = variant.changes(), variant.record.data.checksum
+    changed, checksum = variant.record.changed, variant.record.data.checksum
     other_split = checksum is not None and checksum != _shipped_checksum(group.dataset)
-    skipped = {*OF_SETTING, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
+    skipped = {*OF_GROUP, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
     found = [
         f"{name} {_shown(value)}" + ("" if default is None else f" instead of {_shown(default)}")
         for name, (value, default) in changed.items()

@@ -1,44 +1,61 @@
-"""The tables of the report."""
+"""The tables of the report. Bold: the paired 95 % interval against the runner-up excludes 0."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from pilot_tal.metrics import AFTER_TASK, DEFINITIONS, summarize
+from pilot_tal.metrics import AFTER_TASK, DEFINITIONS
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.record.states import state_of
-from pilot_tal.results.ablation import grids
-from pilot_tal.results.display import clean, exact
-from pilot_tal.results.formats import Entry, Table, difference_cell, name_cell, percent_cell, points_cell, spread_cell
+from pilot_tal.results.conditions import caption
+from pilot_tal.results.display import clean
+from pilot_tal.results.formats import (
+    Cell,
+    Table,
+    difference_cell,
+    make_frame,
+    percent_cell,
+    points_cell,
+    spread_cell,
+)
+from pilot_tal.results.groups import Group, Variant, winner
+from pilot_tal.results.options import grids
 from pilot_tal.results.paper import method_place, paper_numbers
-from pilot_tal.results.study import BASELINE, Group, Study, Variant
+from pilot_tal.results.study import Study
 
-_OVERVIEW = ("a_mean", "a_tail", "a_head")
 _COMPARED = ("a_mean", "a_tail")
-_BEST = {key: (min if key == "forgetting" else max) for key in DEFINITIONS}
+_LEVELS = ("a_mean", "a_tail", "a_head")
+_CSV = ("csv",)
+
+Place = tuple[str, tuple[int, ...]]
+"""Title of a dataset and its task sizes: a column of the paper's table."""
 
 
 def overview_table(study: Study) -> Table:
-    """All variants of all groups, with the difference to CE and the paper's numbers where they fit."""
+    """All variants of all groups, with the change against the baseline, and the paper's numbers where they apply."""
     cases = [(group, variant) for group in study.finished for variant in group.finished_variants()]
     papers = [paper_numbers(*case) for case in cases]
-    show_paper = any(papers)
-    columns: list[tuple[str, ...]] = [("Dataset",), ("Method",), ("Tasks",), ("Fidelity",), ("Loss",), ("Seeds",)]
-    columns += [(DEFINITIONS[key][0],) for key in _OVERVIEW]
-    columns += [(f"Change of {DEFINITIONS[key][0]} (95 % interval)",) for key in _COMPARED]
-    columns += [(f"Paper {DEFINITIONS[key][0]}",) for key in _COMPARED] if show_paper else []
-    table = Table("overview", "All groups: mean ± standard deviation over seeds, percent", columns, 6)
+    keys = [*_LEVELS, *([] if all(group.even_tests for group in study.finished) else ["a_last"])]
+    columns = ["Dataset", "Method", "Tasks", "Fidelity", "Loss", "Seeds", *(_name(key) for key in keys)]
+    columns += [f"Change of {_name(key)} (95 % interval)" for key in _COMPARED]
+    columns += [f"Paper {_name(key)}" for key in _COMPARED] if any(papers) else []
+    winners = {
+        (place, key): winner([variant for group, variant in cases if _place(group) == place], key)
+        for place in {_place(group) for group, _ in cases}
+        for key in keys
+    }
+    rows: list[list[Any]] = []
     for (group, variant), paper in zip(cases, papers, strict=True):
-        if variant is group.finished_variants()[0]:
-            table.rules.add(len(table.rows))
         names = (group.dataset_title, group.method_title, len(group.task_sizes), group.fidelity)
-        row = [name_cell(name) for name in (*names, variant.label, len(variant.seeds))]
-        row += [spread_cell(variant.spread(key), best=_is_best(group, variant, key)) for key in _OVERVIEW]
+        row: list[Any] = [*names, variant.label, len(variant.seeds)]
+        row += [spread_cell(variant.spread(key), winners[_place(group), key] is variant) for key in keys]
         row += [difference_cell(group.difference(variant, key)) for key in _COMPARED]
-        if show_paper:
+        if any(papers):
             row += [percent_cell(getattr(paper, key) if paper else None) for key in _COMPARED]
-        table.rows.append(row)
-    return table
+        rows.append(row)
+    title = "All groups: mean ± standard deviation over seeds, percent; bold is the best of a dataset and its tasks"
+    return Table("overview", title, make_frame(columns, rows), 6, blocks=4, conditions=caption(study.finished))
 
 
 def paper_layout_table(study: Study) -> Table:
@@ -46,209 +63,203 @@ def paper_layout_table(study: Study) -> Table:
     places = list(dict.fromkeys(_place(group) for group in study.finished))
     titles = _place_titles(places)
     keys = [(place, key) for place in places for key in _COMPARED]
-    columns = [("Method",), *((*titles[place], DEFINITIONS[key][0]) for place, key in keys)]
-    groups = _method_groups(study)
-    everything = [variants for rows in groups.values() for variants in rows.values()]
-    counted = {
-        name: [p for variants in rows.values() for p in variants if variants[p].counts] for name, rows in groups.items()
-    }
-    tops = {k: _best_mean([variants.get(k[0]) for variants in everything], k[1]) for k in keys}
-    rivals = {p: sum(p in found for found in counted.values()) for p in places}
-    title = "Accuracy over all classes and over the tail, percent, means over seeds; the best of a method in bold"
-    title += ", of all methods underlined" if max(rivals.values(), default=0) > 1 else ""
-    table = Table("paper_layout", title, columns, 1)
-    for group, rows in groups.items():
-        table.rules.add(len(table.rows))
-        bests = {k: _best_mean([variants.get(k[0]) for variants in rows.values()], k[1]) for k in keys}
+    methods = _methods(study)
+    everything = [variants for rows in methods.values() for variants in rows.values()]
+    tops = {k: winner([v[k[0]] for v in everything if k[0] in v], k[1]) for k in keys} if len(methods) > 1 else {}
+    cells: list[list[Any]] = []
+    for method, rows in methods.items():
+        best = {k: winner([v[k[0]] for v in rows.values() if k[0] in v], k[1]) for k in keys}
+        below = any(loss == study.baseline for loss, _ in rows)
         for (loss, own), variants in rows.items():
-            cells = [
-                name_cell(_row_name(group, loss, own, variants, below=any(other == BASELINE for other, _ in rows)))
-            ]
+            row: list[Any] = [_row_name(study, method, loss, own, variants, below)]
             for place, key in keys:
-                variant = variants.get(place)
-                mean = _mean(variant, key)
-                rank = exact(mean) if variant and variant.counts and mean is not None else None
-                best = rank is not None and rank == bests[place, key] and len(rows) > 1
-                top = rank is not None and rank == tops[place, key] and rivals[place] > 1
-                cells.append(percent_cell(mean, best=best, top=top))
-            table.rows.append(cells)
-    return table
+                found = variants.get(place)
+                mean = found.spread(key) if found else None
+                bold, top = (found is not None and w is found for w in (best[place, key], tops.get((place, key))))
+                row.append(percent_cell(mean.mean if mean else None, bold=bold, underlined=top))
+            cells.append(row)
+    title = "Accuracy over all classes and over the tail, percent, means over seeds; bold is the best of a method"
+    title += ", underlined the best of all" if tops else ""
+    columns: list[str | tuple[str, ...]] = [("Method",), *((*titles[place], _name(key)) for place, key in keys)]
+    return Table("paper_layout", title, make_frame(columns, cells), blocks=0, conditions=caption(study.finished))
 
 
 def metrics_table(group: Group) -> Table:
-    """All metrics of one group: a column for each variant and each reference, and one for each difference to CE."""
-    variants, compared = group.finished_variants(), group.compared_variants()
-    columns = [("Metric",), *((variant.label,) for variant in variants), *((r.title,) for r in group.references)]
-    columns += [(f"{variant.label} − {group.baseline_title} (95 % interval)",) for variant in compared]
+    """All metrics of one group: a row per variant and per reference."""
+    keys, rows = _metrics(group), group.rows()
+    rivals = group.finished_variants() + [reference.variant for reference in group.references if not reference.joint]
+    best = {key: winner(rivals, key) for key in keys}
+    cells = [
+        [label, len(variant.seeds), *(spread_cell(variant.spread(key), best[key] is variant) for key in keys)]
+        for label, variant in rows
+    ]
     title = f"{group.title}: mean ± standard deviation over seeds, percent"
-    table = Table(f"metrics-{group.slug}", title, columns, 1)
-    for key, (name, _) in DEFINITIONS.items():
-        if not any(variant.values(key) for variant in variants):
-            continue
-        row = [name_cell(name)]
-        row += [spread_cell(variant.spread(key), best=_is_best(group, variant, key)) for variant in variants]
-        row += [spread_cell(reference.variant.spread(key)) for reference in group.references]
-        row += [difference_cell(group.difference(variant, key)) for variant in compared]
-        table.rows.append(row)
-    return table
+    frame = make_frame(["Loss", "Seeds", *map(_name, keys)], cells)
+    return Table(f"metrics-{group.slug}", title, frame, 2, blocks=0, conditions=caption([group]))
 
 
-def ablation_table(group: Group) -> Table | None:
-    """The variants that differ in options of their loss alone, a row each; None where there are none."""
+def changes_table(group: Group) -> Table | None:
+    """Every metric minus that of the baseline, paired by seed; None where nothing is compared."""
+    keys, base = _metrics(group), group.baseline_title
+    cells = [
+        [variant.label, *(difference_cell(group.difference(variant, key)) for key in keys)]
+        for variant in group.compared_variants()
+    ]
+    if not cells:
+        return None
+    title = f"{group.title}: change against {base}, points, mean over shared seeds (95 % interval)"
+    frame = make_frame([f"Loss (− {base})", *map(_name, keys)], cells)
+    return Table(f"changes-{group.slug}", title, frame, blocks=0, conditions=caption([group]))
+
+
+def options_table(group: Group) -> Table | None:
+    """The variants that differ in options of their loss only, a row each; None where there are none."""
     found = grids(group)
     if not found:
         return None
     options = list(dict.fromkeys(name for grid in found for name in grid.values))
-    columns = [("Loss",), *((clean(name),) for name in options), ("Seeds",)]
-    columns += [(DEFINITIONS[key][0],) for key in _COMPARED]
-    columns += [(f"Change of {DEFINITIONS[key][0]} (95 % interval)",) for key in _COMPARED]
-    title = f"{group.title}: options of a loss; bold is the highest of them, chosen after the fact"
-    table = Table(f"ablation-{group.slug}", title, columns, 2 + len(options))
+    cells: list[list[Any]] = []
     for grid in found:
-        table.rules.add(len(table.rows))
-        best = {key: grid.best(key) for key in _COMPARED}
+        best = {key: winner(grid.variants, key) for key in _COMPARED}
         for variant in grid.variants:
-            names = [variant.loss_title, *(clean(dict(variant.own).get(name, "–")) for name in options)]
-            row = [*map(name_cell, names), name_cell(len(variant.seeds))]
-            row += [spread_cell(variant.spread(key), best=variant is best[key]) for key in _COMPARED]
+            row: list[Any] = [variant.loss_title]
+            row += [clean(dict(variant.own).get(name, "–")) for name in options]
+            row += [len(variant.seeds)]
+            row += [spread_cell(variant.spread(key), best[key] is variant) for key in _COMPARED]
             row += [difference_cell(group.difference(variant, key)) for key in _COMPARED]
-            table.rows.append(row)
-    return table
+            cells.append(row)
+    columns = ["Loss", *map(clean, options), "Seeds", *map(_name, _COMPARED)]
+    columns += [f"Change of {_name(key)} (95 % interval)" for key in _COMPARED]
+    title = f"{group.title}: options of a loss; the best of them is chosen on the test images"
+    frame = make_frame(columns, cells)
+    return Table(f"options-{group.slug}", title, frame, 2 + len(options), conditions=caption([group]))
 
 
 def tasks_table(group: Group) -> Table:
-    """What each variant reaches after each task."""
-    names = ("All classes", "Tail so far", "Old classes", "New classes")
-    columns = [("After task",), ("Loss",), *((name,) for name in names)]
-    title = f"{group.title}: after each task, percent, means over seeds"
-    table = Table(f"tasks-{group.slug}", title, columns, 2)
+    """What each variant and each training-free reference reaches after each task."""
     rows = [(variant.label, variant) for variant in group.finished_variants()]
     rows += [(reference.title, reference.variant) for reference in group.references if not reference.joint]
     values = [(label, [variant.mean_over_seeds(key) for key in AFTER_TASK]) for label, variant in rows]
-    for task in range(len(group.task_sizes)):
-        table.rules.add(len(table.rows))
-        for label, lists in values:
-            cells = [percent_cell(_known(found[task])) for found in lists]
-            table.rows.append([name_cell(task + 1), name_cell(label), *cells])
-    return table
+    cells = [
+        [task + 1, label, *(percent_cell(_known(found[task])) for found in lists)]
+        for task in range(len(group.task_sizes))
+        for label, lists in values
+    ]
+    frame = make_frame(["After task", "Loss", "All classes", "Tail so far", "Old classes", "New classes"], cells)
+    title = f"{group.title}: after each task, percent, means over seeds"
+    return Table(f"tasks-{group.slug}", title, frame, 2, formats=_CSV)
 
 
 def confused_table(group: Group) -> Table:
-    """The classes most often taken for another, under each variant."""
-    columns = [("Loss",), ("Class",), ("Taken for",), ("Images of the class",), ("Of the other",), ("Share",)]
-    title = f"{group.title}: pairs most often confused after the last task, percent of the class's images"
-    table = Table(f"confused-{group.slug}", title, columns, 3)
+    """The pairs of classes most often confused, under each variant."""
     classes = group.classes()
-    for variant in group.finished_variants():
-        table.rules.add(len(table.rows))
-        for true, pred, share in variant.most_confused():
-            names = (
-                variant.label,
-                classes.names[true],
-                classes.names[pred],
-                classes.counts[true],
-                classes.counts[pred],
-            )
-            table.rows.append([*map(name_cell, names), percent_cell(share, digits=1)])
-    return table
+    cells = [
+        [
+            variant.label,
+            *(classes.names[k] for k in (true, pred)),
+            *(classes.counts[k] for k in (true, pred)),
+            percent_cell(share, digits=1),
+        ]
+        for variant in group.finished_variants()
+        for true, pred, share in variant.most_confused()
+    ]
+    frame = make_frame(["Loss", "Class", "Taken for", "Images of the class", "Images of the other", "Share"], cells)
+    title = f"{group.title}: most confused pairs after the last task, percent of the class's test images"
+    return Table(f"confused-{group.slug}", title, frame, 3, formats=_CSV)
 
 
-def seeds_table(group: Group) -> Table:
+def runs_table(group: Group) -> Table:
     """Every run of one group."""
-    keys = ("a_mean", "a_tail", "a_head", "a_avg", "forgetting")
-    columns = [("Seed",), ("Loss",), *((DEFINITIONS[key][0],) for key in keys), ("Run",)]
-    table = Table(f"seeds-{group.slug}", f"{group.title}: each run, percent", columns, 2)
-    for seed in sorted({seed for variant in group.variants for seed in variant.seeds}):
-        table.rules.add(len(table.rows))
-        for variant in group.finished_variants():
-            if seed in variant.runs:
-                found = variant.runs[seed]
-                values = [percent_cell(found.metrics.get(key)) for key in keys]
-                run = name_cell(clean(found.path.name))
-                table.rows.append([name_cell(seed), name_cell(variant.label), *values, run])
-    return table
-
-
-def unfinished_table(study: Study) -> Table:
-    """How far each unfinished run is, and what it reaches on the classes it has seen; it is in no other table."""
-    columns = [(name,) for name in ("Run", "State", "Tasks done")]
-    columns += [(f"{DEFINITIONS[key][0]} so far",) for key in _OVERVIEW]
-    table = Table("unfinished", "How far they are, and percent on the test images of the classes seen", columns, 3)
-    for run in study.unfinished:
-        stream, state = run.record.stream, state_of(run.path)
-        arguments = (stream.task_sizes, stream.train_counts, stream.class_order)
-        metrics = summarize(run.labels, *arguments) if run.labels else {}
-        why = clean(state.detail)[:120] if state.state == "failed" else ""
-        names = [name_cell(clean(run.path.name)), Entry(state.state, why)]
-        names.append(name_cell(f"{run.tasks_done} of {run.record.num_tasks}"))
-        table.rows.append([*names, *(percent_cell(metrics.get(key)) for key in _OVERVIEW)])
-    return table
+    keys = [key for key in ("a_mean", "a_tail", "a_head", "a_avg", "a_wavg", "forgetting") if key in _metrics(group)]
+    cells = [
+        [seed, variant.label, *(percent_cell(run.metrics.get(key)) for key in keys), clean(run.path.name)]
+        for seed in sorted({seed for variant in group.variants for seed in variant.seeds})
+        for variant in group.finished_variants()
+        if (run := variant.runs.get(seed))
+    ]
+    frame = make_frame(["Seed", "Loss", *map(_name, keys), "Run"], cells)
+    return Table(f"runs-{group.slug}", f"{group.title}: each run, percent", frame, 2, formats=_CSV)
 
 
 def classes_table(group: Group) -> Table:
     """Every class of one group, from many training images to few."""
-    variants, compared, classes = group.finished_variants(), group.compared_variants(), group.classes()
-    columns: list[tuple[str, ...]] = [("Class",), ("Original index",), ("Part",), ("Training images",)]
-    columns += [(variant.label, name) for variant in variants for name in ("Accuracy", "Precision")]
+    compared, classes = group.compared_variants(), group.classes()
+    rows = group.rows()
+    columns: list[str | tuple[str, ...]] = [("Class",), ("Original index",), ("Part",), ("Training images",)]
+    columns += [(label, name) for label, _ in rows for name in ("Accuracy", "Precision")]
     columns += [(f"{variant.label} − {group.baseline_title}", "Accuracy") for variant in compared]
+    values = [variant.by_class(key) for _, variant in rows for key in ("accuracy", "precision")]
+    differences = [group.class_differences(variant) for variant in compared]
+    cells = [
+        [
+            *(classes.names[k], classes.originals[k], "tail" if classes.tail[k] else "head", classes.counts[k]),
+            *(percent_cell(_known(found[k]), digits=1) for found in values),
+            *(points_cell(_known(found[k]), digits=1) for found in differences),
+        ]
+        for k in classes.order
+    ]
     title = f"{group.title}: each class, percent, means over seeds"
-    table = Table(f"classes-{group.slug}", title, columns, 4)
-    values = [variant.by_class(key) for variant in variants for key in ("accuracy", "precision")]
-    differences = [class_differences(group, variant) for variant in compared]
-    for k in classes.rank[::-1]:
-        part = "tail" if classes.tail[k] else "head"
-        names = (classes.names[k], classes.originals[k], part, classes.counts[k])
-        numbers = [percent_cell(_known(v[k]), digits=1) for v in values]
-        numbers += [points_cell(_known(v[k]), digits=1) for v in differences]
-        table.rows.append([*map(name_cell, names), *numbers])
-    return table
+    return Table(f"classes-{group.slug}", title, make_frame(columns, cells), 4, blocks=0, formats=_CSV)
+
+
+def unfinished_table(study: Study) -> Table:
+    """How far each unfinished run is, and its metrics on the classes seen so far; it is in no other table."""
+    cells: list[list[Any]] = []
+    for run in study.unfinished:
+        state = state_of(run.path)
+        why = clean(state.detail)[:120] if state.state == "failed" else ""
+        names = [clean(run.path.name), Cell(state.state, why), f"{run.tasks_done} of {run.record.num_tasks}"]
+        cells.append([*names, *(percent_cell(run.metrics.get(key)) for key in _LEVELS)])
+    frame = make_frame(["Run", "State", "Tasks done", *(f"{_name(key)} so far" for key in _LEVELS)], cells)
+    return Table("unfinished", "Unfinished runs: percent on the classes seen so far", frame, 3, blocks=0, formats=())
+
+
+def _name(metric: str) -> str:
+    return DEFINITIONS[metric][0]
+
+
+def _metrics(group: Group) -> list[str]:
+    """The metrics that a run of the group has; without A_Last where it equals A_Mean."""
+    known = [key for key in DEFINITIONS if any(variant.values(key) for variant in group.finished_variants())]
+    return [key for key in known if key != "a_last" or not group.even_tests]
 
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def class_differences(group: Group, variant: Variant) -> np.ndarray:
-    """Accuracy of each class minus that of the baseline, over the shared seeds, by original index."""
-    base, seeds = group.baseline(variant), group.pairs(variant)
-    assert base is not None and seeds, "only for variants that are compared"
-    return variant.only(seeds).by_class("accuracy") - base.only(seeds).by_class("accuracy")
-
-
-def _place(group: Group) -> tuple:
+def _place(group: Group) -> Place:
     return (group.dataset_title, group.task_sizes)
 
 
-def _row_name(group: str, loss: str, own: str, variants: dict[tuple, Variant], below: bool) -> str:
-    """The method for CE and for what trains nothing; `+ TAL` `below` CE, otherwise `L2P + TAL`."""
-    if loss in (BASELINE, NO_LOSS):
-        return group
+def _row_name(study: Study, method: str, loss: str, own: str, variants: dict[Place, Variant], below: bool) -> str:
+    """The method for the baseline and for training-free ones; `+ TAL` below its baseline, otherwise `L2P + TAL`."""
+    if loss in (study.baseline, NO_LOSS):
+        return method
     title = next(iter(variants.values())).loss_title
     added = clean(f"+ {title}" + (f" ({own})" if own else ""))
-    return added if below else f"{group} {added}"
+    return added if below else f"{method} {added}"
 
 
-def _place_titles(places: list[tuple]) -> dict[tuple, tuple[str, str]]:
+def _place_titles(places: Sequence[Place]) -> dict[Place, tuple[str, str]]:
     """Dataset and tasks of each column, with class count or task sizes where they tell columns apart."""
-    counts: dict[str, set[int]] = {}
-    for dataset, sizes in places:
-        counts.setdefault(dataset, set()).add(sum(sizes))
     titles = {}
     for dataset, sizes in places:
-        name = f"{dataset} ({sum(sizes)} classes)" if len(counts[dataset]) > 1 else dataset
+        several = len({sum(s) for d, s in places if d == dataset}) > 1
         twins = [s for d, s in places if (d, len(s), sum(s)) == (dataset, len(sizes), sum(sizes))]
         extra = f" ({'+'.join(map(str, sizes))})" if len(twins) > 1 else ""
+        name = f"{dataset} ({sum(sizes)} classes)" if several else dataset
         titles[dataset, sizes] = (name, f"{len(sizes)}-task{extra}")
     return titles
 
 
-def _method_groups(study: Study) -> dict[str, dict[tuple[str, str], dict[tuple, Variant]]]:
-    """Title of a method → (loss, options) → column → variant; what tells two methods apart is in the title."""
-    groups = sorted(study.finished, key=lambda s: (method_place(s), s.fidelity))
+def _methods(study: Study) -> dict[str, dict[tuple[str, str], dict[Place, Variant]]]:
+    """Title of a method → (loss, options) → column → variant; settings that tell two methods apart are in the title."""
+    groups = sorted(study.finished, key=lambda group: (method_place(group), group.fidelity))
     cases = [(group, variant) for group in groups for variant in group.finished_variants()]
-    fidelities = {group.fidelity for group, _ in cases}
+    fidelities = {group.fidelity for group, variant in cases if variant.trains}
     engines = {variant.engine for _, variant in cases}
-    methods: dict[str, dict[tuple[str, str], dict[tuple, Variant]]] = {}
+    methods: dict[str, dict[tuple[str, str], dict[Place, Variant]]] = {}
     for group, variant in cases:
         extra = [group.fidelity] if len(fidelities) > 1 else []
         extra += [variant.record.engine.title] if len(engines) > 1 else []
@@ -257,22 +268,3 @@ def _method_groups(study: Study) -> dict[str, dict[tuple[str, str], dict[tuple, 
         rows = methods.setdefault(title, {})
         rows.setdefault((variant.loss, variant.own_options_label), {})[_place(group)] = variant
     return methods
-
-
-def _mean(variant: Variant | None, key: str) -> float | None:
-    spread = variant.spread(key) if variant else None
-    return spread.mean if spread else None
-
-
-def _best_mean(variants: Iterable[Variant | None], key: str) -> float | None:
-    means = [
-        exact(mean) for variant in variants if variant and variant.counts and (mean := _mean(variant, key)) is not None
-    ]
-    return _BEST[key](means) if means else None
-
-
-def _is_best(group: Group, variant: Variant, key: str) -> bool:
-    """Best of its group; with a single variant nothing is."""
-    variants = [a for a in group.finished_variants() if a.counts]
-    mean = _mean(variant, key)
-    return len(variants) > 1 and variant.counts and mean is not None and exact(mean) == _best_mean(variants, key)

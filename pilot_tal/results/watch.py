@@ -1,4 +1,4 @@
-"""Keeps a report current while its runs go on."""
+"""Keep a report current while its runs go on."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,45 +7,47 @@ from pathlib import Path
 from data_lt.errors import UserError
 from pilot_tal.record.run_dir import RECORD, RESULT
 from pilot_tal.record.states import run_states, totals
-from pilot_tal.results.build import draw_report, write_report
+from pilot_tal.results.build import build_report
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.study import BASELINE, Study
+from pilot_tal.results.groups import BASELINE
+from pilot_tal.results.study import Study
 
 SECONDS_BETWEEN_LOOKS = 5.0
 
 
 def watch_report(
-    paths: Sequence[Path], output: Path, say: Callable[[str], None], baseline: str = BASELINE
+    paths: Sequence[Path], output: Path, say: Callable[[str], None], baseline: str = BASELINE, plots: bool = False
 ) -> Study | None:
-    """Writes the report, and anew whenever a run begins, ends a task or changes its state, until all runs are done.
+    """Write the report, and again whenever a run begins, ends a task or changes its state, until all are done.
 
-    Ctrl-C ends it sooner. In the end the page no longer loads itself anew.
+    Ctrl-C ends it sooner. In the end the pages no longer reload themselves.
 
     Args:
         paths: Run directories, or folders of them.
         output: Folder of the report.
-        say: Is given a line whenever something has happened.
-        baseline: Name of the loss that the others are compared with.
+        say: Called with a line whenever something has happened.
+        baseline: The loss that the others are compared with.
+        plots: As for `build_report`.
 
     Returns:
-        What the page shows in the end; None if there was nothing to show.
+        The study that the page shows in the end; None if there was nothing to show.
 
     Raises:
-        UserError: a path is no folder. Anything else that is wrong (no run has begun, one is damaged, the disk is full)
-            is said, and looked at again.
+        UserError: a path is no folder. Other errors (no run yet, a damaged one, a full disk) are passed to `say`, and
+            it looks again.
     """
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{str(path)!r} is not a directory; give run directories or a folder of them")
-    drawn, before, said, done = None, None, "", False
+    study, before, said, done = None, None, "", False
     try:
         while not done:
             try:
                 seen, done, counts = _look(paths)
                 changed, line = seen != before, f"{counts}: {output / 'index.html'}"
                 if changed:
-                    drawn = draw_report(load_study(paths, baseline))
-                    write_report(drawn, output, watched=True)
+                    study = load_study(paths, baseline)
+                    build_report(study, output, plots=plots, watched=True)
                     before = seen
             except UserError as error:
                 changed, done, line = False, False, str(error)
@@ -58,9 +60,9 @@ def watch_report(
     except KeyboardInterrupt:
         say("stopped watching")
     finally:
-        if drawn is not None:
-            write_report(drawn, output)
-    return None if drawn is None else drawn.study
+        if study is not None:
+            build_report(study, output, plots=plots)
+    return study
 
 
 def _look(paths: Sequence[Path]) -> tuple[list[tuple], bool, str]:

@@ -190,7 +190,6 @@ def test_properties_of_the_summary(seed, sizes):
         assert low - 1e-12 <= found["harmonic_mean"] <= high + 1e-12
     for groups in (metrics.shot_groups(counts), metrics.thirds(counts, order)):
         assert sorted(np.concatenate(list(groups.values()))) == list(range(classes))
-    assert metrics.misfits(found, task_sizes) == []
 
 
 def test_thirds_go_by_the_counts_alone():
@@ -199,28 +198,6 @@ def test_thirds_go_by_the_counts_alone():
     # 1, 2 and of the two with 5 the one with original index 6; then the other 5 and two of the 7s by original index.
     assert found == {"third_frequent": [2, 4], "third_middle": [0, 5, 6], "third_rare": [1, 3, 7]}
     assert set(metrics.thirds([4, 3], [0, 1])) == {"third_rare", "third_middle"}
-
-
-@pytest.mark.parametrize(("key", "value"), [
-    ("a_tail", 1.5), ("a_tail", "0.5"), ("a_tail", math.nan), ("a_tail", [0.5]), ("a_tail", True), ("third_rare", -2),
-    ("accuracy_after_task", [0.5]), ("old_after_task", None), ("tail_after_task", [0.1, 0.2, "x"]),
-    ("task_matrix", [[0.5] * 3] * 2), ("task_matrix", 3), ("per_class", None), ("per_class", [1]),
-])  # fmt: skip
-def test_metrics_that_do_not_fit_are_named(key, value):
-    predictions, task_sizes, counts, order = random_run(1)
-    found = metrics.summarize(predictions, task_sizes, counts, order)
-    wrong = metrics.misfits(found | {key: value}, task_sizes)
-    assert wrong == ([*metrics.PER_CLASS, "test_images"] if key == "per_class" else [key])
-    del found[key]
-    assert bool(metrics.misfits(found, task_sizes)) == (key not in metrics.GROUPS)
-
-
-@pytest.mark.parametrize(("key", "value"), [("accuracy", [0.5]), ("f1", None), ("test_images", [1.5] * 10)])
-def test_lists_over_classes_that_do_not_fit_are_named(key, value):
-    predictions, task_sizes, counts, order = random_run(1)
-    found = metrics.summarize(predictions, task_sizes, counts, order)
-    found["per_class"][key] = value
-    assert metrics.misfits(found, task_sizes) == [key]
 
 
 @given(seed=st.integers(0, 10**6))

@@ -20,6 +20,12 @@ def test_by_hand():
     assert (found.low, found.high) == (pytest.approx(0.2 - half), pytest.approx(0.2 + half))
 
 
+def test_equal_values_have_no_deviation():
+    value = 0.1 + 0.2
+    assert np.std([value] * 3 + [0.3], ddof=1) > 0, "differs in the last bits"
+    assert spread([value] * 3 + [0.3]).std == 0.0
+
+
 def test_one_seed_has_no_deviation_and_no_interval():
     assert spread([0.5]) == Spread(0.5, None, 1)
     assert paired_difference({7: 0.75, 8: 0.1}, {7: 0.5, 9: 0.2}) == Difference(0.25, None, None, 1)

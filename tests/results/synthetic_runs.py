@@ -86,11 +86,22 @@ def make_record(
 
 
 def write_run_directory(
-    root: Path, *, record=None, tests=20, tail_gain=0.0, tasks_done=None, steps_a_task=400, states=None, **options
+    root: Path,
+    *,
+    record=None,
+    tests=20,
+    tail_gain=0.0,
+    tasks_done=None,
+    steps_a_task=400,
+    states=None,
+    losses_by_epoch=None,
+    **options,
 ) -> Path:
     """Writes one run; `tail_gain` is added to the chance that an image of a rare class is right.
 
-    `states` are the lines of TAL's log for each task, in place of made-up ones; an empty list leaves the log out.
+    `tests` is the number of test images per class, or one for each original class. `states` are the lines of TAL's log
+    for each task, in place of made-up ones; an empty list leaves the log out. `losses_by_epoch` are logged as two steps
+    per epoch in every task.
     """
     record = record or make_record(**options)
     done = record.num_tasks if tasks_done is None else tasks_done
@@ -103,7 +114,10 @@ def write_run_directory(
             lines = []
             if record.loss.name == "tal" and states != []:
                 lines = _tal_lines(record, task, steps_a_task) if states is None else states[task]
-            writer.write_task(task, [f"{y}/{i}.png" for i, y in enumerate(true)], true, pred, states=lines)
+            epochs = enumerate(losses_by_epoch or ())
+            steps = [{"epoch": e, "step": 2 * e + i, "loss": loss} for e, loss in epochs for i in (0, 1)]
+            images = [f"{y}/{i}.png" for i, y in enumerate(true)]
+            writer.write_task(task, images, true, pred, steps=steps, states=lines)
         writer.commit(record, done)
     return path
 
@@ -121,7 +135,7 @@ def _title(registry, name: str) -> str:
     return registry[name].title if name in registry else name
 
 
-def _predict(record: RunRecord, task: int, tests: int, tail_gain: float):
+def _predict(record: RunRecord, task: int, tests, tail_gain: float):
     """Rare and old classes are harder; wrong images go to frequent and recent classes."""
     stream = record.stream
     rng = np.random.default_rng([record.seed, task, len(record.loss.name)])
@@ -131,7 +145,8 @@ def _predict(record: RunRecord, task: int, tests: int, tail_gain: float):
     age = task - np.repeat(np.arange(task + 1), stream.task_sizes[: task + 1])
     chance = np.clip(0.9 - 0.5 * rarity - 0.04 * age + tail_gain * rarity, 0.05, 0.98)
     pull = counts / (1 + 0.3 * age)
-    true = np.repeat(np.arange(seen), tests)
+    per_class = np.full(seen, tests) if np.isscalar(tests) else np.asarray(tests)[list(stream.class_order[:seen])]
+    true = np.repeat(np.arange(seen), per_class)
     wrong = rng.choice(seen, size=true.size, p=pull / pull.sum())
     return true, np.where(rng.random(true.size) < chance[true], true, wrong)
 

@@ -6,23 +6,12 @@ import pytest
 from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
 
 from data_lt.errors import UserError
-from pilot_tal.record.run_dir import load_run
+from pilot_tal.metrics import summarize
+from pilot_tal.record.run_dir import RESULT, read_sealed, write_sealed
 from pilot_tal.results import build_report
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.tal_state import read_states
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
-STATE = {"step": 0, "Q": [1.0] * 4, "weights": [1.0] * 4}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"step": -1}, {"Q": [None] * 4}, {"weights": [1, 1, 1, "x"]}, {"step": 10**30}, {"step": None}, {"Q": [{}] * 4}],
-)
-def test_a_state_of_wrong_values_is_damaged(tmp_path, wrong):
-    path = write_run_directory(tmp_path, loss="tal", states=[[STATE | wrong], [STATE]], **SMALL)
-    with pytest.raises(UserError, match=r"states/task00\.jsonl is damaged .*remove .* to start over"):
-        read_states(load_run(path))
 
 
 def _break(path, name, content):
@@ -58,19 +47,28 @@ def test_a_bad_run_below_a_folder_is_named_and_the_others_are_reported(tmp_path,
     study = load_study([tmp_path / "runs"])
     assert [variant.seeds for variant in study.groups[0].variants] == [[1, 2], [1, 2]]
     (remark,) = study.remarks
-    assert remark.startswith(f"Left out, for it cannot be read: {bad.name}. ") and reason in remark
-    page = build_report(study, tmp_path / "report").read_text(encoding="utf-8")
-    assert f"Left out, for it cannot be read: {bad.name}." in page
+    assert (remark.kind, remark.values["run"]) == ("unreadable_run", bad.name) and reason in remark.values["reason"]
+    assert bad.name in build_report(study, tmp_path / "report").read_text(encoding="utf-8")
     for paths in ([bad], [tmp_path / "runs", bad]):
         with pytest.raises(UserError, match=re.escape(reason)):
             load_study(paths)
+
+
+def test_metrics_are_those_of_the_predictions_whatever_was_stored(tmp_path):
+    path = write_run_directory(tmp_path, **SMALL)
+    stored = read_sealed(path / RESULT)
+    write_sealed(path / RESULT, {**stored, "metrics": {"a_tail": 7}})
+    (group,) = load_study([path]).groups
+    run = group.variants[0].runs[1993]
+    stream = run.record.stream
+    assert run.metrics == summarize(run.labels, stream.task_sizes, stream.train_counts, stream.class_order)
 
 
 def test_a_record_of_other_changes_is_left_out(tmp_path):
     write_run_directory(tmp_path, seed=1, **SMALL)
     write_run_directory(tmp_path, seed=2, changed={"lam": 0.9}, **SMALL)
     (remark,) = load_study([tmp_path]).remarks
-    assert "run.json is damaged (changed must tell" in remark
+    assert "run.json is damaged" in remark.values["reason"]
 
 
 def test_a_folder_of_bad_runs_only_is_refused(tmp_path):

@@ -7,10 +7,10 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -18,7 +18,8 @@ from synthetic_runs import write_comparison, write_run_directory
 
 from data_lt.errors import UserError
 from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.results import build_report, print_summary
+from pilot_tal.results import build, build_report, load_study, print_summary
+from pilot_tal.results.findings import group_findings, headline, study_findings
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
@@ -61,90 +62,131 @@ def report(request):
     return request.getfixturevalue(request.param)
 
 
-def test_page_is_whole_and_needs_nothing_from_outside(report):
-    page = read(report)
-    assert not {"iframe", "object", "img", "link"} & set(page.tags)
-    assert page.values("src") == []
-    assert page.tags.count("script") == 1 + page.tags.count("section") - ("Not reached" in page.text)
-    assert not [key for key, _ in page.attributes if key.startswith("on")]
-    text = report.read_text(encoding="utf-8")
-    assert not re.search(r"@import|url\((?!#)", text)
-    images = [link for link in page.values("xlink:href") if link.startswith("data:image/png;base64,")]
-    links = [link for link in page.values("href") + page.values("xlink:href") if link not in images]
-    policy = next(value for value in page.values("content") if value.startswith("default-src 'none'"))
-    (allowed,) = re.findall(r"script-src 'sha256-([^']+)'$", policy)
-    script = text[text.rindex("<script>") + 8 : text.rindex("</script>")]
-    assert base64.b64decode(allowed) == hashlib.sha256(script.encode()).digest()
-    for link in links:
-        if not link.startswith("#"):
-            assert (report.parent / link).is_file(), link
-    ids = page.values("id")
-    assert len(ids) == len(set(ids))
-    references = [link[1:] for link in links if link.startswith("#")] + re.findall(r"url\(#([^)]+)\)", text)
-    assert references and set(references) <= set(ids)
+def pages(report):
+    return sorted(report.parent.glob("*.html"))
 
 
-def test_every_plot_is_on_the_page_and_a_file_of_its_own(demo_report):
-    page = read(demo_report)
-    files = sorted(path.stem for path in (demo_report.parent / "plots").glob("*/*.svg"))
-    assert files == [
-        "accuracy-after-task", "accuracy-by-class", "class-distribution", "confusion-ce", "confusion-tal",
-        "difference-by-class-tal", "differences-a-mean", "differences-a-tail", "parts-after-task", "precision-recall",
-        "precision-recall-by-task", "tal-state-tal", "task-matrix-ce", "task-matrix-difference-tal", "task-matrix-tal",
-    ]  # fmt: skip
-    assert page.tags.count("svg") == page.tags.count("figure") == len(files)
-    for path in (demo_report.parent / "plots").glob("*/*.svg"):
-        root = ElementTree.parse(path).getroot()
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        assert "#010203" not in path.read_text() and "currentColor" not in path.read_text()
-    assert "currentColor" in demo_report.read_text()
+def test_pages_are_whole_and_load_nothing_from_outside(report):
+    for file in pages(report):
+        page, text = read(file), file.read_text(encoding="utf-8")
+        assert not {"iframe", "object", "img", "link"} & set(page.tags)
+        assert page.values("src") == [] and not [key for key, _ in page.attributes if key.startswith("on")]
+        assert not re.search(r"@import|url\((?!#)", text)
+        images = [link for link in page.values("xlink:href") if link.startswith("data:image/png;base64,")]
+        links = [link for link in page.values("href") + page.values("xlink:href") if link not in images]
+        policy = next(value for value in page.values("content") if value.startswith("default-src 'none'"))
+        (allowed,) = re.findall(r"script-src 'sha256-([^']+)'$", policy)
+        script = text[text.rindex("<script>") + 8 : text.rindex("</script>")]
+        assert base64.b64decode(allowed) == hashlib.sha256(script.encode()).digest()
+        for link in links:
+            if not link.startswith("#"):
+                assert (report.parent / link).is_file(), link
+        ids = page.values("id")
+        assert len(ids) == len(set(ids))
+        references = [link[1:] for link in links if link.startswith("#")] + re.findall(r"url\(#([^)]+)\)", text)
+        assert set(references) <= set(ids)
 
 
-def test_tables_come_in_three_formats(demo_report):
-    tables = demo_report.parent / "tables"
-    names = {path.stem for path in tables.iterdir()}
-    assert names == {"overview", "paper_layout"} | {
-        f"{kind}-demo-lt-l2p-5-tasks-pilot" for kind in ("metrics", "tasks", "confused", "seeds", "classes")
-    }
-    assert {path.name for path in tables.iterdir()} == {f"{n}.{e}" for n in names for e in ("csv", "md", "tex")}
+def test_every_group_has_a_page_that_the_overview_links(mixed_runs, mixed_report):
+    study = load_study([mixed_runs])
+    links = read(mixed_report).values("href")
+    assert len(study.finished) == 4
+    for group in study.finished:
+        page = mixed_report.parent / f"{group.slug}.html"
+        assert page.name in links and group.title in " ".join(read(page).text)
+        assert "index.html" in read(page).values("href")
+    assert {page.name for page in pages(mixed_report)} == {"index.html", *(f"{g.slug}.html" for g in study.finished)}
 
 
-def test_page_says_what_came_out_and_defines_its_terms(demo_report):
+def test_a_study_of_one_group_is_one_page(demo_report):
+    assert pages(demo_report) == [demo_report]
     text = " ".join(read(demo_report).text)
-    assert "On the tail, TAL changes accuracy by" in text
-    assert "it is not the paper's benchmark" in text and "each batch vote" in text
+    assert "Conditions" in text and "Each class" in text and text.index("Conditions") < text.index("A_Mean")
     for name, definition in DEFINITIONS.values():
         assert name in text and definition in text
-    assert "6 finished runs, 0 unfinished." in text
 
 
-def test_title_lists_the_losses(tmp_path, demo_report):
-    assert "<title>CE and TAL on Demo-LT</title>" in demo_report.read_text(encoding="utf-8")
+def test_plots_are_written_as_svg_pdf_and_png_on_request(demo_runs, demo_report, tmp_path):
+    assert not (demo_report.parent / "plots").exists()
+    report = build_report([demo_runs], tmp_path / "report", plots=True)
+    found = {path.name for path in (report.parent / "plots").glob("*/*")}
+    names = {
+        "tradeoff", "accuracy-by-class", "after-task", "difference-by-class-tal", "tal-state-tal", "precision-recall",
+        "precision-recall-by-task", "task-matrix-ce", "task-matrix-tal", "confusion-ce", "confusion-tal",
+        "changes-a-mean", "changes-a-tail",
+    }  # fmt: skip
+    assert found == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
+    assert read(report).tags.count("svg") == read(demo_report).tags.count("svg") == len(names)
+    for path in (report.parent / "plots").glob("*/*"):
+        start = path.read_bytes()[:8]
+        assert start.startswith({".svg": b"<?xml", ".pdf": b"%PDF", ".png": b"\x89PNG"}[path.suffix])
+    assert "currentColor" in report.read_text() and "#010203" not in report.read_text()
+
+
+def test_pages_of_large_studies_have_the_main_plots_only(tmp_path, monkeypatch):
+    small = {"counts": [9, 5, 4, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2, "seeds": (1,)}
+    write_comparison(tmp_path / "runs", **small)
+    write_comparison(tmp_path / "runs", method="lae", **small)
+    counts = {}
+    for limit in (1, 2):
+        monkeypatch.setattr(build, "ALL_PLOTS_UP_TO", limit)
+        report = build_report([tmp_path / "runs"], tmp_path / f"report{limit}")
+        counts[limit] = [read(page).tags.count("figure") for page in pages(report) if page != report]
+    assert counts[1] == [3, 3] and min(counts[2]) > 8
+
+
+def test_download_all_holds_every_file(mixed_report):
+    folder = mixed_report.parent
+    assert "report.zip" in read(mixed_report).values("href")
+    with zipfile.ZipFile(folder / "report.zip") as archive:
+        names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {"report.zip"}
+        assert set(archive.namelist()) == names
+        assert archive.read("index.html") == mixed_report.read_bytes()
+
+
+def test_short_tables_come_in_three_formats_and_long_ones_as_csv(demo_report):
+    group = "demo-lt-l2p-5-tasks-pilot"
+    short = {
+        "conditions",
+        "overview",
+        "paper_layout",
+        *(f"{kind}-{group}" for kind in ("conditions", "metrics", "changes")),
+    }
+    long = {f"{kind}-{group}" for kind in ("tasks", "confused", "runs", "classes")}
+    expected = {f"{name}.{kind}" for name in short for kind in ("csv", "md", "tex")} | {f"{name}.csv" for name in long}
+    assert {path.name for path in (demo_report.parent / "tables").iterdir()} == expected
+
+
+def test_title_lists_the_losses(tmp_path):
     small = {"counts": [9, 5, 4, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
     write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0), ("focal", 0)), seeds=(1,), **small)
     page = build_report([tmp_path], tmp_path / "report")
     assert "<title>CE, TAL and Focal on Demo-LT</title>" in page.read_text(encoding="utf-8")
 
 
-def test_mixed_page_has_all_settings_and_all_caveats(mixed_report):
-    text = " ".join(read(mixed_report).text)
-    for title in (
-        "Demo-LT · L2P · 3 tasks · pilot",
-        "Demo-LT · LAE · 3 tasks · pilot",
-        "Demo-LT · L2P · 3 tasks · fixed",
-    ):
-        assert title in text
-    assert text.count("Unfinished and in no mean:") == 1 and "(0 of 3 tasks done)" in text
-    assert "TAL did not calibrate in" in text and "One seed only (CE, TAL)" in text
-    assert "TAL (LAMDA-PILOT)" in text and "Balanced softmax" in text
+def test_findings_are_on_the_pages(mixed_runs, mixed_report):
+    study = load_study([mixed_runs])
+    overview = " ".join(read(mixed_report).text)
+    assert all(str(finding) in overview for finding in (*headline(study), *study_findings(study)))
+    for group in study.finished:
+        text = " ".join(read(mixed_report.parent / f"{group.slug}.html").text)
+        assert all(str(finding) in text for finding in group_findings(group))
+
+
+def test_another_baseline_is_compared_with(demo_runs, tmp_path):
+    report = build_report([demo_runs], tmp_path / "report", baseline="tal")
+    text = " ".join(read(report).text)
+    assert "CE against TAL, 3 shared seeds" in text and "TAL against CE" not in text
+    with pytest.raises(UserError, match="ce, tal"):
+        build_report([demo_runs], tmp_path / "other", baseline="focal")
+    assert not (tmp_path / "other").exists()
 
 
 def test_hostile_names_are_text_and_nothing_else(mixed_report):
-    page = read(mixed_report)
-    text = " ".join(page.text)
+    text = " ".join(part for page in pages(mixed_report) for part in read(page).text)
     assert '<script>alert("x")</script> $x_1$ | a*b_c* \\input{b} & 100%' in text
     for path in mixed_report.parent.rglob("*"):
-        if path.is_file():
+        if path.is_file() and path.suffix != ".zip":
             content = path.read_text(encoding="utf-8")
             assert "\x00" not in content and "\u202e" not in content
             if path.suffix != ".csv":
@@ -160,28 +202,16 @@ def test_smallest_and_odd_runs_are_reported(tmp_path):
     odd = {"counts": [5] * 30, "task_sizes": (2,) * 15, "tests": 1, "steps_a_task": 2}
     write_comparison(tmp_path / "many-tasks", seeds=(1, 2), **odd)
     write_run_directory(tmp_path / "unfinished", tasks_done=0)
-    page = read(build_report([tmp_path], tmp_path / "report"))
-    assert "1 class with 3 to 3 training images" in " ".join(page.text)
+    assert len(pages(build_report([tmp_path], tmp_path / "report"))) == 3
     only = read(build_report([tmp_path / "unfinished"], tmp_path / "report2"))
     assert "No run has finished" in " ".join(only.text)
-
-
-def test_overview_plot_tells_data_and_method(tmp_path):
-    for most in (300, 400):
-        options = {"counts": [most, 9, 5, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
-        runs = tmp_path / str(most)
-        write_comparison(runs, dataset="imagenetr_lt", method="coda_prompt", seeds=(1,), **options)
-    build_report([tmp_path], tmp_path / "report")
-    plot = (tmp_path / "report" / "plots" / "overview" / "differences-a-tail.svg").read_text(encoding="utf-8")
-    for text in ("(3–300 images a class)", "(3–400 images a class)", "CODA-Prompt · 2 tasks · pilot · TAL"):
-        assert text in plot
 
 
 def test_summary_fits_a_terminal_and_prints_names_literally(mixed_runs):
     out = StringIO()
     print_summary([mixed_runs], Console(file=out, width=100))
     text = out.getvalue()
-    assert "On the tail, TAL changes accuracy by" in text and "[l](javascript:1)" in text.replace("\n", "")
+    assert "A_Tail of TAL" in text and "[l](javascript:1)" in text.replace("\n", "")
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -196,13 +226,13 @@ def test_command_writes_beside_the_runs(tmp_path):
     done = command(tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "report" / "index.html").is_file()
-    assert "On the tail, TAL changes accuracy by" in done.stdout
+    assert "A_Tail of TAL" in done.stdout
     assert done.stdout.splitlines()[-1] == f"report: {tmp_path / 'runs' / 'report' / 'index.html'}"
     done = command(*paths, "--output", tmp_path / "elsewhere")
     assert done.returncode == 0 and (tmp_path / "elsewhere" / "index.html").is_file()
     # Two processes, hence two hash seeds: the same runs give the same bytes.
     files = [path.relative_to(tmp_path / "elsewhere") for path in (tmp_path / "elsewhere").rglob("*.*")]
-    assert len(files) == 1 + 7 * 3 + 15
+    assert len(files) == 2 + 6 * 3 + 4
     for name in files:
         assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "runs/report" / name).read_bytes(), name
 
@@ -219,7 +249,7 @@ def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, demo_runs, mon
 
     def full(path, content):
         written.append(path)
-        if len(written) > 20:
+        if len(written) > 10:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(path, content)
 
@@ -227,7 +257,7 @@ def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, demo_runs, mon
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(UserError, match=r"cannot write to .*report: No space left on device"):
         build_report([demo_runs], tmp_path / "report")
-    assert len(written) == 21 and list(tmp_path.iterdir()) == []
+    assert len(written) == 11 and list(tmp_path.iterdir()) == []
 
 
 def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, demo_runs, monkeypatch):

@@ -1,4 +1,4 @@
-"""What trains nothing and what sees all classes at once stand beside the losses, and confusions have names."""
+"""Training-free methods and joint training are rows of their own beside the losses, and lines in plots."""
 
 from io import StringIO
 
@@ -10,106 +10,108 @@ from synthetic_runs import long_tailed_counts, write_comparison, write_run_direc
 
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.results import print_summary, tables
-from pilot_tal.results.display import percent
+from pilot_tal.results.drawing import style
+from pilot_tal.results.findings import headline
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.page import _references
-from pilot_tal.results.plots_overview import levels
-from pilot_tal.results.plots_tasks import accuracy_after_task
-from pilot_tal.results.sentences import lead_sentences
-from pilot_tal.results.svg import style
+from pilot_tal.results.plots_classes import accuracy_by_class
+from pilot_tal.results.plots_overview import group_tradeoff
+from pilot_tal.results.plots_tasks import after_task
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5, "seeds": (1, 2)}
-NOTHING = {"losses": ((NO_LOSS, -0.2),), "epochs": None}
+FREE = {"losses": ((NO_LOSS, -0.2),), "epochs": None}
+TITLES = ["SimpleCIL", "Joint: CE", "Joint: TAL"]
 
 
-def setting_of(root, method="l2p", tasks=2):
+def group_of(root, method="l2p", tasks=2):
     return next(s for s in load_study([root]).groups if (s.method, len(s.task_sizes)) == (method, tasks))
 
 
 @pytest.fixture
 def full(tmp_path):
-    """CE and TAL in two tasks, what trains nothing, and all classes at once."""
+    """CE and TAL in two tasks, a training-free method, and all classes in one task."""
     write_comparison(tmp_path, **SMALL)
-    write_comparison(tmp_path, method="simplecil", **SMALL, **NOTHING)
+    write_comparison(tmp_path, method="simplecil", **SMALL, **FREE)
     write_comparison(tmp_path, **(SMALL | {"task_sizes": (8,)}))
     return tmp_path
 
 
-def test_baselines_and_bounds_stand_beside_the_losses(full):
-    setting, untrained = setting_of(full), setting_of(full, "simplecil")
-    names = [f"{untrained.method_title} (no loss)", "Joint: CE", "Joint: TAL"]
-    assert [reference.title for reference in setting.references] == names
-    table = tables.metrics_table(setting)
-    assert [column[0] for column in table.columns][1:6] == ["CE", "TAL", *names]
-    row = next(row for row in table.rows if row[0].text == "A_Tail")
-    assert dict(row[3].values)["mean"] == pytest.approx(100 * untrained.variants[0].spread("a_tail").mean)
-    joint = setting_of(full, tasks=1)
-    assert dict(row[5].values)["mean"] == pytest.approx(100 * joint.variants[1].spread("a_tail").mean)
-    assert not any(cell.best for row in table.rows for cell in row[3:6])
-    told = _references(setting)
-    assert (
-        f"{names[0]} {percent(untrained.variants[0].spread('a_mean').mean, 1)} % (tail" in told and "Joint: TAL" in told
-    )
-    assert [row[1].text for row in tables.tasks_table(setting).rows[:3]] == ["CE", "TAL", names[0]]
+def test_references_are_rows_of_the_tables(full):
+    group, free, joint = group_of(full), group_of(full, "simplecil"), group_of(full, tasks=1)
+    assert [reference.title for reference in group.references] == TITLES
+    table = tables.metrics_table(group)
+    assert [row[0].text for row in table.rows] == ["CE", "TAL", *TITLES]
+    tails = [row[list(table.frame.columns).index("A_Tail")].values["mean"] for row in table.rows]
+    assert tails[2] == pytest.approx(100 * free.variants[0].spread("a_tail").mean)
+    assert tails[4] == pytest.approx(100 * joint.variants[1].spread("a_tail").mean)
+    assert [row[1].text for row in tables.tasks_table(group).rows[:3]] == ["CE", "TAL", "SimpleCIL"]
+    overview = tables.overview_table(load_study([full]))
+    assert [row[1].text for row in overview.rows if row[4].text == "none"] == ["SimpleCIL"]
+    assert ("SimpleCIL", "Accuracy") in tables.classes_table(group).frame.columns
 
 
-def test_they_stand_in_plots_and_on_the_terminal(full):
-    study = load_study([full])
-    setting = study.groups[0]
+def test_references_are_lines_of_the_plots(full):
+    group = group_of(full)
+    free = group.references[0].variant
     with style():
-        plot = accuracy_after_task(setting, setting.finished_variants())
-        dots = levels(study, "a_tail")
-    for title in ("(no loss)", "Joint: CE", "Joint: TAL"):
-        assert title in plot.svg and title in dots.svg
-    assert "its upper bound" in plot.caption
+        plot = after_task(group, group.finished_variants())
+        by_class = accuracy_by_class(group, group.finished_variants())
+        tradeoff = group_tradeoff(group)
+    lines = {line.get_label(): line for line in plot.figure.axes[0].lines}
+    assert lines["SimpleCIL"].get_ydata() == pytest.approx(100 * free.mean_over_seeds("accuracy_after_task"))
+    assert {*TITLES} <= lines.keys()
+    assert "SimpleCIL" in {line.get_label() for line in by_class.figure.axes[1].lines}
+    assert {"CE", "TAL", *TITLES} <= {line.get_label() for line in tradeoff.figure.axes[0].lines}
+
+
+def test_references_are_on_the_terminal_and_shared_findings_once(full):
     out = StringIO()
-    print_summary(study, Console(file=out, width=160))
-    assert out.getvalue().count("it is not the paper's benchmark") == 1  # though it holds for each setting
+    print_summary(load_study([full]), Console(file=out, width=160))
     first = out.getvalue().split("Demo-LT · ")[1]
-    assert "(no loss)" in first and "Joint: TAL" in first
+    assert all(title in first for title in TITLES)
+    assert out.getvalue().count("not the paper's benchmark") == 1
 
 
-def test_a_bound_is_in_no_headline_where_it_bounds_something(full, tmp_path_factory):
-    (lead,) = lead_sentences(load_study([full]))
-    assert "in 2 tasks" in lead and "comparisons" not in lead
+def test_joint_training_is_in_no_headline_beside_others(full, tmp_path_factory):
+    (lead,) = headline(load_study([full]))
+    assert lead.kind == "tail_change" and "2 tasks" in lead.values["where"]
     alone = tmp_path_factory.mktemp("alone")
     write_comparison(alone, **(SMALL | {"task_sizes": (8,)}))
-    (lead,) = lead_sentences(load_study([alone]))
-    assert "in 1 task)" in lead
+    (lead,) = headline(load_study([alone]))
+    assert "1 task" in lead.values["where"]
 
 
 @pytest.mark.parametrize("other", [
     {"task_sizes": (2, 2, 4)}, {"counts": [9] * 8}, {"dataset": "cub_lt"}, {"backbone": {"name": "other"}},
     {"backbone": {"weights": "random"}}, {"quick": True},
 ])  # fmt: skip
-def test_baselines_of_other_data_tasks_or_vit_are_none(tmp_path, other):
+def test_references_have_the_same_data_tasks_and_vit(tmp_path, other):
     write_comparison(tmp_path, **SMALL)
-    write_comparison(tmp_path, method="simplecil", **(SMALL | NOTHING | other))
-    assert setting_of(tmp_path).references == []
+    write_comparison(tmp_path, method="simplecil", **(SMALL | FREE | other))
+    assert group_of(tmp_path).references == []
 
 
 @pytest.mark.parametrize("other", [{"method": "lae"}, {"fidelity": "fixed"}, {"counts": [9] * 8}, {"quick": True}])
-def test_bounds_are_of_the_same_method_and_data(tmp_path, other):
+def test_joint_references_have_the_same_method_and_data(tmp_path, other):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, **(SMALL | {"task_sizes": (8,)} | other))
-    assert setting_of(tmp_path).references == []
+    assert group_of(tmp_path).references == []
 
 
-def test_what_trains_nothing_needs_neither_baseline_nor_bound(full):
-    write_comparison(full, method="simplecil", **(SMALL | NOTHING | {"task_sizes": (8,)}))
-    assert setting_of(full, "simplecil").references == []
+def test_a_training_free_method_has_no_references(full):
+    write_comparison(full, method="simplecil", **(SMALL | FREE | {"task_sizes": (8,)}))
+    assert group_of(full, "simplecil").references == []
 
 
 def test_confusion_is_that_of_scikit_learn_over_all_seeds_and_orders(tmp_path):
     paths = write_comparison(tmp_path, losses=(("ce", 0),), **(SMALL | {"seeds": (1, 2, 3)}))
-    (setting,) = load_study(paths).groups
+    (group,) = load_study(paths).groups
     expected = np.zeros((8, 8))
-    for run in setting.variants[0].runs.values():
+    for run in group.variants[0].runs.values():
         order = np.array(run.record.stream.class_order)
         true, pred = (order[labels] for labels in run.labels[-1])
         expected += confusion_matrix(true, pred, labels=range(8), normalize="true") / 3
-    np.testing.assert_allclose(setting.variants[0].confusion(), expected)
-    pairs = setting.variants[0].most_confused(5)
+    np.testing.assert_allclose(group.variants[0].confusion(), expected)
+    pairs = group.variants[0].most_confused(5)
     wrong = expected - np.diag(np.diag(expected))
     assert [share for *_, share in pairs] == pytest.approx(sorted(wrong.ravel(), reverse=True)[:5])
     for true, pred, share in pairs:
@@ -118,11 +120,10 @@ def test_confusion_is_that_of_scikit_learn_over_all_seeds_and_orders(tmp_path):
 
 def test_the_most_confused_pairs_are_named(tmp_path):
     write_comparison(tmp_path, **SMALL)
-    setting = setting_of(tmp_path)
-    table = tables.confused_table(setting)
-    pairs = setting.variants[0].most_confused()
-    assert len(pairs) == 10 and len(table.rows) == 20
-    true, pred, share = pairs[0]
+    group = group_of(tmp_path)
+    table = tables.confused_table(group)
+    (true, pred, share), *rest = group.variants[0].most_confused()
+    assert len(rest) == 9 and len(table.rows) == 20
     counts = SMALL["counts"]
     shown = ["CE", f"class {true:03d}", f"class {pred:03d}", str(counts[true]), str(counts[pred]), f"{100 * share:.1f}"]
     assert [cell.text for cell in table.rows[0]] == shown
@@ -130,19 +131,18 @@ def test_the_most_confused_pairs_are_named(tmp_path):
 
 def test_no_confusion_no_pairs(tmp_path):
     write_run_directory(tmp_path, task_sizes=(1,), counts=[3], tests=2)
-    (setting,) = load_study([tmp_path]).groups
-    assert setting.variants[0].most_confused() == [] and tables.confused_table(setting).rows == []
+    (group,) = load_study([tmp_path]).groups
+    assert group.variants[0].most_confused() == [] and tables.confused_table(group).rows == []
 
 
 def test_each_task_has_its_numbers(tmp_path):
     write_comparison(tmp_path, **SMALL)
-    setting = setting_of(tmp_path)
-    table = tables.tasks_table(setting)
-    runs = setting.variants[1].runs.values()
+    group = group_of(tmp_path)
+    table = tables.tasks_table(group)
+    runs = group.variants[1].runs.values()
     for task, row in ((0, table.rows[1]), (1, table.rows[3])):
         assert [cell.text for cell in row[:2]] == [str(task + 1), "TAL"]
         for key, cell in zip(("accuracy", "tail", "old", "new"), row[2:], strict=True):
             values = [v for run in runs if (v := run.metrics[f"{key}_after_task"][task]) is not None]
-            expected = pytest.approx(100 * np.mean(values)) if values else None
-            assert dict(cell.values)[""] == expected
+            assert cell.values[""] == (pytest.approx(100 * np.mean(values)) if values else None)
     assert table.rows[0][4].text == "–"  # no old classes after the first task

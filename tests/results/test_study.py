@@ -1,4 +1,4 @@
-"""Runs are sorted into settings and variants, and only what belongs together is compared."""
+"""Runs are sorted into groups and variants, and only what belongs together is compared."""
 
 import subprocess
 import sys
@@ -10,42 +10,42 @@ from synthetic_runs import SEEDS, long_tailed_counts, write_comparison, write_ru
 from pilot_tal.losses import LOSSES
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.results import build_report, tables
+from pilot_tal.results.findings import group_findings, headline
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.sentences import group_caveats, lead_sentences
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
 
 
-def labels(setting):
-    return [variant.label for variant in setting.variants]
+def labels(group):
+    return [variant.label for variant in group.variants]
 
 
 def test_one_comparison_is_one_group_with_two_variants(tmp_path):
     write_comparison(tmp_path, **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    assert labels(setting) == ["CE", "TAL"]
-    assert [variant.seeds for variant in setting.variants] == [list(SEEDS)] * 2
-    assert setting.title == "Demo-LT · L2P · 2 tasks · pilot"
-    assert setting.baseline(setting.variants[1]) is setting.variants[0]
-    assert setting.baseline(setting.variants[0]) is None
+    (group,) = load_study([tmp_path]).groups
+    assert labels(group) == ["CE", "TAL"]
+    assert [variant.seeds for variant in group.variants] == [list(SEEDS)] * 2
+    assert group.title == "Demo-LT · L2P · 2 tasks · pilot"
+    assert group.baseline(group.variants[1]) is group.variants[0]
+    assert group.baseline(group.variants[0]) is None
 
 
 def test_difference_is_paired_by_seed(tmp_path):
     write_comparison(tmp_path, **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    ce, tal = setting.variants
+    (group,) = load_study([tmp_path]).groups
+    ce, tal = group.variants
     by_hand = [tal.runs[s].metrics["a_tail"] - ce.runs[s].metrics["a_tail"] for s in SEEDS]
-    found = setting.difference(tal, "a_tail")
+    found = group.difference(tal, "a_tail")
     assert found.mean == pytest.approx(np.mean(by_hand)) and found.n == 3
 
 
-def test_settings_differ_by_dataset_method_tasks_and_fidelity(tmp_path):
+def test_groups_differ_by_dataset_method_tasks_and_fidelity(tmp_path):
     write_run_directory(tmp_path, **SMALL)
     write_run_directory(tmp_path, **(SMALL | {"task_sizes": (2, 2, 2, 2)}))
     write_run_directory(tmp_path, fidelity="fixed", **SMALL)
     write_run_directory(tmp_path, method="mos", **SMALL)
     write_run_directory(tmp_path, dataset="cub_lt", **SMALL)
-    titles = [setting.title for setting in load_study([tmp_path]).groups]
+    titles = [group.title for group in load_study([tmp_path]).groups]
     assert titles == [
         "CUB-LT · L2P · 2 tasks · pilot",
         "Demo-LT · L2P · 2 tasks · fixed",
@@ -58,45 +58,45 @@ def test_settings_differ_by_dataset_method_tasks_and_fidelity(tmp_path):
 def test_engines_stand_side_by_side_and_are_compared_within_themselves(tmp_path):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, engine="lamda-pilot", **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    assert labels(setting) == ["CE (native)", "TAL (native)", "CE (LAMDA-PILOT)", "TAL (LAMDA-PILOT)"]
-    assert setting.baseline(setting.variants[3]) is setting.variants[2]
+    (group,) = load_study([tmp_path]).groups
+    assert labels(group) == ["CE (native)", "TAL (native)", "CE (LAMDA-PILOT)", "TAL (LAMDA-PILOT)"]
+    assert group.baseline(group.variants[3]) is group.variants[2]
 
 
 def test_other_values_of_the_loss_are_another_arm_with_the_same_baseline(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
     for lam in (0.99, 0.995):
         write_comparison(tmp_path, losses=(("tal", 0),), options={"lam": lam, "r": 1}, **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    assert labels(setting) == ["CE", "TAL (lam=0.99)", "TAL (lam=0.995)"]
-    assert [setting.baseline(variant) for variant in setting.variants[1:]] == [setting.variants[0]] * 2
+    (group,) = load_study([tmp_path]).groups
+    assert labels(group) == ["CE", "TAL (lam=0.99)", "TAL (lam=0.995)"]
+    assert [group.baseline(variant) for variant in group.variants[1:]] == [group.variants[0]] * 2
 
 
 def test_other_values_of_the_training_are_never_averaged_or_compared(tmp_path):
     write_comparison(tmp_path, epochs=20, **SMALL)
     write_comparison(tmp_path, losses=(("tal", 0.1),), epochs=2, **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    assert labels(setting) == ["TAL (epochs=2)", "CE (epochs=20)", "TAL (epochs=20)"]
-    alone = next(variant for variant in setting.variants if variant.label == "TAL (epochs=2)")
-    assert setting.baseline(alone) is None and setting.pairs(alone) == []
-    assert all(len(variant.seeds) == 3 for variant in setting.variants)
+    (group,) = load_study([tmp_path]).groups
+    assert labels(group) == ["TAL (epochs=2)", "CE (epochs=20)", "TAL (epochs=20)"]
+    alone = next(variant for variant in group.variants if variant.label == "TAL (epochs=2)")
+    assert group.baseline(alone) is None and group.pairs(alone) == []
+    assert all(len(variant.seeds) == 3 for variant in group.variants)
 
 
 def test_where_a_run_was_done_does_not_matter_but_a_repeat_is_named(tmp_path):
     write_run_directory(tmp_path / "a", environment=({"device": "cpu"},), **SMALL)
     write_run_directory(tmp_path / "b", environment=({"device": "cuda"},), **SMALL)
     study = load_study([tmp_path])
-    (setting,) = study.groups
-    assert labels(setting) == ["CE"] and setting.variants[0].seeds == [1993]
+    (group,) = study.groups
+    assert labels(group) == ["CE"] and group.variants[0].seeds == [1993]
     (remark,) = study.remarks
-    assert "repeats" in remark and "left out" in remark
+    assert remark.kind == "repeated_run" and remark.values["run"] == remark.values["first"]
 
 
 def test_unfinished_runs_are_in_no_mean(tmp_path):
     write_comparison(tmp_path, seeds=(1993, 1994), **SMALL)
     write_run_directory(tmp_path, loss="tal", seed=1995, tasks_done=1, **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    tal = setting.variants[1]
+    (group,) = load_study([tmp_path]).groups
+    tal = group.variants[1]
     assert tal.seeds == [1993, 1994] and [run.record.seed for run in tal.unfinished] == [1995]
     assert tal.spread("a_tail").n == 2
 
@@ -105,15 +105,15 @@ def test_a_group_of_unfinished_runs_alone_is_not_among_the_finished(tmp_path):
     write_comparison(tmp_path, seeds=(1,), **SMALL)
     write_run_directory(tmp_path, method="lae", seed=1, tasks_done=1, **SMALL)
     study = load_study([tmp_path])
-    assert [setting.method for setting in study.groups] == ["l2p", "lae"]
-    assert [setting.method for setting in study.finished] == ["l2p"]
+    assert [group.method for group in study.groups] == ["l2p", "lae"]
+    assert [group.method for group in study.finished] == ["l2p"]
 
 
 def test_runs_on_other_test_images_are_not_paired(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
     write_comparison(tmp_path, losses=(("tal", 0),), **(SMALL | {"tests": 6}))
-    (setting,) = load_study([tmp_path]).groups
-    assert setting.pairs(setting.variants[1]) == [] and setting.difference(setting.variants[1], "a_tail") is None
+    (group,) = load_study([tmp_path]).groups
+    assert group.pairs(group.variants[1]) == [] and group.difference(group.variants[1], "a_tail") is None
 
 
 def test_other_training_images_are_another_group_with_counts_and_tail_of_its_own(tmp_path):
@@ -123,15 +123,15 @@ def test_other_training_images_are_another_group_with_counts_and_tail_of_its_own
     (few, many) = load_study([tmp_path]).groups
     assert [labels(few), labels(many)] == [["CE", "TAL"]] * 2
     assert [variant.seeds for variant in few.variants + many.variants] == [list(SEEDS)] * 4
-    assert few.title == "Demo-LT (3–30 images a class) · L2P · 2 tasks · pilot"
-    assert many.title == "Demo-LT (3–40 images a class) · L2P · 2 tasks · pilot"
+    assert few.title == "Demo-LT (3–30 images per class) · L2P · 2 tasks · pilot"
+    assert many.title == "Demo-LT (3–40 images per class) · L2P · 2 tasks · pilot"
     assert many.classes().counts.tolist() == forth.tolist()
     write_comparison(tmp_path / "c", **(SMALL | {"counts": back}))
-    settings = load_study([tmp_path]).groups
-    assert {setting.dataset_title for setting in settings} == {f"Demo-LT (data {i})" for i in (1, 2, 3)}
-    columns = tables.paper_layout_table(load_study([tmp_path])).columns
-    assert len({column[:2] for column in columns[1:]}) == len({setting.slug for setting in settings}) == 3
-    tails = {setting.slug: setting.classes().tail.tolist() for setting in settings if 40 in setting.classes().counts}
+    groups = load_study([tmp_path]).groups
+    assert {group.dataset_title for group in groups} == {f"Demo-LT (data {i})" for i in (1, 2, 3)}
+    columns = tables.paper_layout_table(load_study([tmp_path])).frame.columns
+    assert len({column[:2] for column in columns[1:]}) == len({group.slug for group in groups}) == 3
+    tails = {group.slug: group.classes().tail.tolist() for group in groups if 40 in group.classes().counts}
     assert sorted(tails.values()) == [[False] * 4 + [True] * 4, [True] * 4 + [False] * 4]
 
 
@@ -141,10 +141,10 @@ def test_a_checksum_is_short_in_a_label_and_only_there_where_nothing_else_tells(
         write_run_directory(tmp_path / f"told{i}", recipe={"seed": seed}, checksum=digests[i], **SMALL)
         options = SMALL | {"recipe": {"seed": 0}, "backbone": {"weights": f"a.bin@{digests[i][:16]}"}}
         write_run_directory(tmp_path / f"not{i}", checksum=digests[i], **options)
-    (setting,) = load_study([tmp_path / "told0", tmp_path / "told1"]).groups
-    assert labels(setting) == ["CE (split_seed=0)", "CE (split_seed=1)"]
-    (setting,) = load_study([tmp_path / "not0", tmp_path / "not1"]).groups
-    assert labels(setting) == [f"CE (checksum={d[:8]}, weights=a.bin@{d[:8]})" for d in digests[:2]]
+    (group,) = load_study([tmp_path / "told0", tmp_path / "told1"]).groups
+    assert labels(group) == ["CE (split_seed=0)", "CE (split_seed=1)"]
+    (group,) = load_study([tmp_path / "not0", tmp_path / "not1"]).groups
+    assert labels(group) == [f"CE (checksum={d[:8]}, weights=a.bin@{d[:8]})" for d in digests[:2]]
 
 
 def test_however_much_differs_file_names_stay_short_and_apart(tmp_path):
@@ -159,13 +159,13 @@ def test_however_much_differs_file_names_stay_short_and_apart(tmp_path):
 
 def test_per_class_means_follow_the_original_class_through_every_order(tmp_path):
     paths = write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
-    (setting,) = load_study(paths).groups
+    (group,) = load_study(paths).groups
     expected = np.zeros(8)
-    for result in setting.variants[0].runs.values():
+    for result in group.variants[0].runs.values():
         for label, original in enumerate(result.record.stream.class_order):
             expected[original] += result.metrics["per_class"]["accuracy"][label] / 3
-    np.testing.assert_allclose(setting.variants[0].by_class("accuracy"), expected)
-    classes = setting.classes()
+    np.testing.assert_allclose(group.variants[0].by_class("accuracy"), expected)
+    classes = group.classes()
     assert classes.names[0] == "class 000" and classes.counts.tolist() == SMALL["counts"].tolist()
     assert classes.tail.tolist() == [False] * 4 + [True] * 4
 
@@ -175,43 +175,32 @@ def test_names_that_no_file_can_bear_still_get_files_of_their_own(tmp_path):
     write_comparison(tmp_path, dataset="数据", seeds=(1,), **SMALL)
     write_comparison(tmp_path, dataset="资料", seeds=(1,), **SMALL)
     study = load_study([tmp_path])
-    slugs = [setting.slug for setting in study.groups]
+    slugs = [group.slug for group in study.groups]
     assert len(set(slugs)) == 3 and all(slug.isascii() for slug in slugs)
     assert len({variant.slug for variant in study.groups[0].variants}) == 3
 
 
-def test_what_trains_nothing_is_a_baseline_and_no_loss(tmp_path):
+def test_a_training_free_method_has_loss_none_and_no_baseline(tmp_path):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, method="simplecil", losses=((NO_LOSS, 0),), epochs=None, **SMALL)
     study = load_study([tmp_path])
     untrained = study.groups[1]
-    assert labels(untrained) == ["no loss"] and untrained.compared_variants() == []
+    assert labels(untrained) == ["none"] and untrained.compared_variants() == []
     assert [row[0].text for row in tables.paper_layout_table(study).rows] == ["L2P", "+ TAL", untrained.method_title]
-    said = " ".join(group_caveats(untrained))
-    assert f"No loss: {untrained.method_title} trains nothing, so it runs once a seed." in said
-    assert "to compare with" not in said
-    assert len(lead_sentences(study)) == 1 and lead_sentences(study)[0].startswith("On the tail, TAL changes")
-    page = build_report(study, tmp_path / "report").read_text(encoding="utf-8")
-    assert "<title>CE and TAL on Demo-LT</title>" in page
-
-
-def test_runs_that_train_nothing_alone_are_reported(tmp_path):
-    write_comparison(tmp_path, method="simplecil", losses=((NO_LOSS, 0),), epochs=None, **SMALL)
-    study = load_study([tmp_path])
-    assert lead_sentences(study) == ["The finished runs train nothing, so there is no loss to compare."]
-    page = build_report(study, tmp_path / "report").read_text(encoding="utf-8")
-    assert f"<title>{study.groups[0].method_title} on Demo-LT</title>" in page
+    kinds = [finding.kind for finding in group_findings(untrained)]
+    assert "training_free" in kinds and "no_baseline" not in kinds
+    assert [lead.values["loss"] for lead in headline(study)] == ["TAL"]
 
 
 def test_losses_stand_in_one_order_and_have_a_colour_each(tmp_path):
     names = [*LOSSES, NO_LOSS]
     write_comparison(tmp_path, losses=[(name, 0) for name in names], seeds=(1,), **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    found = [variant.loss for variant in setting.variants]
+    (group,) = load_study([tmp_path]).groups
+    found = [variant.loss for variant in group.variants]
     kin = [name for name in found if name.startswith("tal")]
     assert found[:2] == [NO_LOSS, "ce"] and found[2 : 2 + len(kin)] == kin and sorted(found) == sorted(names)
-    others = [variant.label for variant in setting.variants[2 + len(kin) :]]
-    assert others == sorted(others) and len({variant.colour for variant in setting.variants}) == len(names)
+    others = [variant.label for variant in group.variants[2 + len(kin) :]]
+    assert others == sorted(others) and len({variant.colour for variant in group.variants}) == len(names)
 
 
 def test_a_report_needs_no_torch_and_no_engine(demo_runs, tmp_path):
@@ -220,8 +209,8 @@ import sys
 from pilot_tal.results import build_report, print_summary
 build_report([{str(demo_runs)!r}], {str(tmp_path / "report")!r})
 print_summary([{str(demo_runs)!r}])
-rooms = ("torch", "timm", "pilot_tal.config", "pilot_tal.learners", "pilot_tal.losses", "pilot_tal.engine")
-found = [name for name in rooms if name in sys.modules]
+packages = ("torch", "timm", "pilot_tal.config", "pilot_tal.learners", "pilot_tal.losses", "pilot_tal.engine")
+found = [name for name in packages if name in sys.modules]
 assert not found, found
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -231,5 +220,5 @@ assert not found, found
 def test_every_seed_and_every_class_name_can_be_read_back(tmp_path):
     names = ["narrow\u00a0space", "line\nbreak", "x" * 5000, *"abcde"]
     write_run_directory(tmp_path, seed=2**32 - 1, class_names=names, **SMALL)
-    (setting,) = load_study([tmp_path]).groups
-    assert setting.variants[0].seeds == [2**32 - 1] and setting.classes().names[:2] == ["narrow space", "line break"]
+    (group,) = load_study([tmp_path]).groups
+    assert group.variants[0].seeds == [2**32 - 1] and group.classes().names[:2] == ["narrow space", "line break"]

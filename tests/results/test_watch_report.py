@@ -56,7 +56,7 @@ def test_unfinished_runs_are_shown_as_such(tmp_path):
     (failed / "error.txt").write_text("the disk <b>is full", encoding="utf-8")
     with locked(running):
         page = build_report([tmp_path], tmp_path / "report").read_text(encoding="utf-8")
-    assert RELOAD not in page and "Unfinished runs</h2>" in page
+    assert RELOAD not in page and "Unfinished runs:" in page
     rows = [line for line in page.splitlines() if " of 2</td>" in line]
     assert len(rows) == 2
     of = {path: next(row for row in rows if path.name in row) for path in (running, failed)}

@@ -1,4 +1,4 @@
-"""TAL's state over a run, from its log: Q and the weight α·w of each class, and whether it calibrated."""
+"""What the logs of a run tell about its training: the loss per epoch, and TAL's Q and weight α·w per class."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ import numpy as np
 
 from pilot_tal.record.run_dir import Run, damaged, task_file
 
-CALIBRATED = 0.9  # mean α·w over the classes at the end of a task from which on we call TAL calibrated
+CALIBRATED = 0.9
+"""Mean α·w over the classes at the end of a task from which on TAL counts as calibrated."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,15 @@ class TaskState:
     labels: np.ndarray
     q: np.ndarray
     weights: np.ndarray
+
+
+def epoch_losses(run: Run) -> list[np.ndarray]:
+    """Mean training loss of each epoch, an array per task; empty for a run without a log of steps."""
+    tasks: dict[int, dict[int, list[float]]] = {}
+    for line in run.step_log():
+        if isinstance(loss := line.get("loss"), (int, float)):
+            tasks.setdefault(line["task"], {}).setdefault(line.get("epoch", 0), []).append(loss)
+    return [np.array([np.mean(epochs[e]) for e in sorted(epochs)]) for _, epochs in sorted(tasks.items())]
 
 
 def read_states(run: Run) -> list[TaskState]:
@@ -47,19 +57,15 @@ def over_steps(states: list[TaskState]) -> Iterator[tuple[int, TaskState]]:
 
 
 def _task_state(run: Run, task: int, lines: list[dict]) -> TaskState:
-    file, sizes = run.path / task_file("states", task), run.record.stream.task_sizes
+    sizes = run.record.stream.task_sizes
     stop = sum(sizes[: task + 1])
     try:
         steps = np.array([line["step"] for line in lines], dtype=int)
         q, weights = (np.array([line[key] for line in lines], dtype=float) for key in ("Q", "weights"))
+        # One weight for each class of the task, or for each class seen so far.
+        if q.ndim != 2 or q.shape != weights.shape or q.shape[1] not in (sizes[task], stop):
+            raise ValueError
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        reason = "each line needs step, Q and weights, equally long in a task"
-        raise damaged(file, reason) from error
-    if steps[0] < 0 or (np.diff(steps) <= 0).any() or not (np.isfinite(q).all() and np.isfinite(weights).all()):
-        raise damaged(file, "its steps must rise from 0 on, and Q and weights be numbers")
-    # One weight for each class of the task, or for each class seen so far.
-    classes = q.shape[1] if q.ndim == 2 else 0
-    if weights.shape != q.shape or classes not in (sizes[task], stop):
-        reason = f"task {task} has {sizes[task]} classes, but {classes} values a line"
-        raise damaged(file, reason)
-    return TaskState(task, steps, np.arange(stop - classes, stop), q, weights)
+        reason = f"every line needs step, and Q and weights of the {sizes[task]} classes of task {task}"
+        raise damaged(run.path / task_file("states", task), reason) from error
+    return TaskState(task, steps, np.arange(stop - q.shape[1], stop), q, weights)

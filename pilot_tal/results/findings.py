@@ -1,0 +1,214 @@
+"""What came out of a study and what to be careful about, as typed findings; `findings.txt.j2` has their wording."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import log
+from typing import Any, Literal
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pilot_tal.metrics import Difference
+from pilot_tal.results import display
+from pilot_tal.results.display import clean, exact
+from pilot_tal.results.groups import OF_GROUP, Group, Variant, same_data
+from pilot_tal.results.paper import departures, paper_variants
+from pilot_tal.results.study import Study
+from pilot_tal.results.training import CALIBRATED, epoch_losses, mean_weights
+
+NEAR_CHANCE = 1.5  # times the accuracy of a uniform guess
+NEAR_LN_C = 0.95  # times the loss of a uniform guess
+_NAMED = 5  # unfinished runs; the page's table has them all
+_VOTED = ("l2p", "dualprompt")  # methods that choose prompts per batch with fidelity=pilot
+
+Case = tuple[Group, Variant, Difference]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding: its kind (a macro of the template), how severe it is, and the values behind it."""
+
+    kind: str
+    severity: Literal["result", "warning", "note"]
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return str(getattr(_template(), self.kind)(**self.values)).strip()
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(loader=PackageLoader("pilot_tal", "results"), undefined=StrictUndefined)
+    filters = {"points": display.points, "percent": display.percent, "number": display.number}
+    environment.filters |= {**filters, "seeds": display.seed_list}
+    return environment.get_template("findings.txt.j2").module
+
+
+def headline(study: Study) -> list[Finding]:
+    """What each loss does to the tail against the baseline, one finding per loss."""
+    found: dict[str, list[Case]] = {}
+    for group in study.groups:
+        for variant in group.compared_variants() if not group.is_bound else ():
+            difference = group.difference(variant, "a_tail")
+            if variant.counts and difference is not None:
+                found.setdefault(variant.loss, []).append((group, variant, difference))
+    if not found:
+        return [_nothing_to_compare(study)]
+    return [_tail_change(*cases[0]) if len(cases) == 1 else _tail_changes(cases) for cases in found.values()]
+
+
+def verdict(difference: Difference) -> str:
+    """Where the interval lies: `above` or `below` 0, `includes` it, is `constant`, or is missing (`one_seed`)."""
+    if difference.low is None or difference.high is None:
+        return "one_seed"
+    low, high = exact(difference.low), exact(difference.high)
+    return "constant" if low == high else "above" if low > 0 else "below" if high < 0 else "includes"
+
+
+def study_findings(study: Study) -> list[Finding]:
+    """What a reader must know about the runs as a whole."""
+    found = list(study.remarks)
+    quick = sum(len(variant.runs) for group in study.groups for variant in group.variants if not variant.counts)
+    if quick:
+        found.append(Finding("quick_runs", "note", {"n": quick}))
+    names = [f"{clean(run.path.name)} ({run.tasks_done} of {run.record.num_tasks} tasks)" for run in study.unfinished]
+    if names:
+        values = {"runs": names[:_NAMED], "more": max(0, len(names) - _NAMED)}
+        found.append(Finding("unfinished_runs", "warning", values))
+    return found
+
+
+def group_findings(group: Group) -> list[Finding]:
+    """What a reader must know about one group."""
+    found = [*_nothing_learned(group), *_data(group), *_seeds(group), *_calibration(group)]
+    if group.fidelity == "pilot" and group.method in _VOTED:
+        found.append(Finding("batch_vote", "note", {"method": group.method_title}))
+    found += _paper(group)
+    notes = dict.fromkeys(clean(note) for run in group.runs for note in run.record.notes)
+    texts = {str(finding) for finding in found}
+    return found + [Finding("run_note", "note", {"text": note}) for note in notes if note not in texts]
+
+
+def _tail_change(group: Group, variant: Variant, found: Difference) -> Finding:
+    where = f"{group.dataset_title}, {group.method_title}, {group.tasks_title}"
+    values = {"loss": variant.label, "base": group.baseline_title, **vars(found), "where": where}
+    return Finding("tail_change", "result", {**values, "verdict": verdict(found)})
+
+
+def _tail_changes(cases: Sequence[Case]) -> Finding:
+    means = [exact(difference.mean) for *_, difference in cases]
+    counted = Counter(verdict(difference) for *_, difference in cases)
+    values = {
+        "loss": cases[0][1].loss_title,
+        "base": cases[0][0].baseline_title,
+        "comparisons": len(cases),
+        "mean": sum(means) / len(means) if _alike(cases) else None,
+        "smallest": min(means),
+        "largest": max(means),
+        "higher": sum(mean > 0 for mean in means),
+        "lower": sum(mean < 0 for mean in means),
+        "equal": means.count(0),
+        "verdicts": {kind: counted[kind] for kind in ("above", "below", "includes", "constant", "one_seed")},
+    }
+    return Finding("tail_changes", "result", values)
+
+
+def _alike(cases: Sequence[Case]) -> bool:
+    """Whether all variants have the same settings, apart from the defaults of their methods and datasets."""
+    if len({(variant.engine, variant.options_label, variant.own_options_label) for _, variant, _ in cases}) > 1:
+        return False
+    kinds = {(group.dataset_title, group.method): variant for group, variant, _ in cases}
+    changed = [
+        {name: pair[0] for name, pair in variant.record.changed.items() if name not in OF_GROUP}
+        for variant in kinds.values()
+    ]
+    return len(kinds) == 1 or all(found == changed[0] for found in changed)
+
+
+def _nothing_to_compare(study: Study) -> Finding:
+    variants = [variant for group in study.finished for variant in group.finished_variants()]
+    losses = {variant.loss: variant.loss_title for variant in variants if variant.counts and variant.trains}
+    base = next((group.baseline_loss for group in study.groups), "")
+    if not variants:
+        cause = "unfinished"
+    elif not losses:
+        cause = "no_loss"
+    elif [*losses] == [base]:
+        cause = "one_loss"
+    elif any(group.is_bound and group.compared_variants() for group in study.groups):
+        cause = "joint_only"
+    else:
+        cause = "no_pairs"
+    return Finding("nothing_to_compare", "note", {"cause": cause, "base": losses.get(base, base.upper())})
+
+
+def _nothing_learned(group: Group) -> Iterator[Finding]:
+    """Trained variants near chance, by training loss or by accuracy, or below the best training-free reference."""
+    chance, last_task = 1 / sum(group.task_sizes), group.task_sizes[-1]
+    trained = [variant for variant in group.finished_variants() if variant.trains]
+    for variant in trained:
+        losses = [tasks[-1][-1] for run in variant.runs.values() if (tasks := epoch_losses(run))]
+        right = variant.spread("a_last")
+        if losses and last_task > 1 and (loss := sum(losses) / len(losses)) >= NEAR_LN_C * log(last_task):
+            values = {"variant": variant.label, "cause": "training_loss", "value": float(loss), "limit": log(last_task)}
+            yield Finding("nothing_learned", "warning", values)
+        if right and chance < 1 and right.mean <= NEAR_CHANCE * chance:
+            values = {"variant": variant.label, "cause": "accuracy", "value": right.mean, "limit": chance}
+            yield Finding("nothing_learned", "warning", values)
+    references = [(r, mean.mean) for r in group.references if not r.joint and (mean := r.variant.spread("a_mean"))]
+    if references:
+        best, level = max(references, key=lambda pair: pair[1])
+        changes = {variant.label: variant.minus(best.variant, "a_mean") for variant in trained}
+        below = {label: found.mean for label, found in changes.items() if found and exact(found.mean) < 0}
+        if below:
+            values = {"reference": best.title, "level": level, "variants": below}
+            yield Finding("below_reference", "warning", values)
+
+
+def _data(group: Group) -> Iterator[Finding]:
+    if group.dataset == "demo_lt":
+        yield Finding("demo_data", "note")
+    for variant in group.finished_variants():
+        base = group.baseline(variant)
+        shared = [seed for seed in variant.seeds if base and seed in base.runs]
+        other = [s for s in shared if base and not same_data(variant.runs[s], base.runs[s])]
+        if base and other:
+            values = {"variant": variant.label, "base": base.label, "seeds": other}
+            yield Finding("different_data", "warning", values)
+        if not variant.trains:
+            name = group.method_title + (f" ({variant.options_label})" if variant.options_label else "")
+            yield Finding("training_free", "note", {"method": name})
+
+
+def _seeds(group: Group) -> Iterator[Finding]:
+    for variant in group.finished_variants():
+        base = group.baseline(variant)
+        if variant.trains and variant.loss != group.baseline_loss and (base is None or not base.runs):
+            yield Finding("no_baseline", "warning", {"variant": variant.label, "base": group.baseline_title})
+        elif base is not None and variant.seeds != base.seeds:
+            values = {"variant": variant.label, "seeds": variant.seeds, "base": base.label, "base_seeds": base.seeds}
+            yield Finding("different_seeds", "warning", values)
+    single = [variant.label for variant in group.finished_variants() if len(variant.seeds) == 1]
+    if single:
+        yield Finding("one_seed", "warning", {"variants": single})
+
+
+def _calibration(group: Group) -> Iterator[Finding]:
+    for variant in (variant for variant in group.finished_variants() if variant.loss.startswith("tal")):
+        weights = [weight for run in variant.runs.values() for weight in mean_weights(run)]
+        low = [weight for weight in weights if weight < CALIBRATED]
+        if low:
+            numbers = {"mean": sum(low) / len(low), "smallest": min(low), "largest": max(low)}
+            values = {"variant": variant.label, "tasks": len(low), "of": len(weights), **numbers}
+            yield Finding("not_calibrated", "warning", values)
+        elif not weights:
+            yield Finding("no_state_log", "note", {"variant": variant.label})
+
+
+def _paper(group: Group) -> Iterator[Finding]:
+    reasons = {variant.label: departures(group, variant) for variant in paper_variants(group)}
+    apart = [label for label, found in reasons.items() if found]
+    if apart:
+        differences = list(dict.fromkeys(clean(reason) for found in reasons.values() for reason in found))
+        yield Finding("not_the_papers", "note", {"variants": apart, "differences": differences})

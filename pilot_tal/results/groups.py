@@ -1,0 +1,315 @@
+"""What a report compares with what.
+
+A group is a dataset with its training images, a method, its tasks and a fidelity. A variant is what differs inside
+one: the engine, the loss and any other setting, over several seeds. Variants are compared on the seeds they share.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pilot_tal.metrics import (
+    LOWER_IS_BETTER,
+    Difference,
+    Spread,
+    confusion_shares,
+    paired_difference,
+    rank_classes,
+    spread,
+)
+from pilot_tal.record.run_dir import Run
+from pilot_tal.record.run_record import NO_LOSS, RunRecord
+from pilot_tal.results.display import clean, exact, number
+
+BASELINE = "ce"
+OF_GROUP = ("tasks", "init_cls", "increment", "fidelity")
+"""Changed settings that make another group, not another variant."""
+
+Values = tuple[tuple[str, str], ...]
+
+
+@dataclass(eq=False)
+class Variant:
+    """Runs that differ in the seed only.
+
+    Attributes:
+        record: The record of one of them.
+        shared: The settings that a loss does not touch, by name.
+        own: The options of the loss, by name.
+        counts: Whether it is in headlines and may be bold; quick runs are only where there are no others.
+        options_label: The settings that tell it from other variants; `own_options_label` the options of its loss.
+        runs: The finished runs by seed.
+    """
+
+    record: RunRecord
+    shared: Values
+    own: Values
+    counts: bool = True
+    label: str = ""
+    slug: str = ""
+    colour: str = ""
+    options_label: str = ""
+    own_options_label: str = ""
+    runs: dict[int, Run] = field(default_factory=dict)
+    unfinished: list[Run] = field(default_factory=list)
+
+    @property
+    def loss(self) -> str:
+        """Name of its loss."""
+        return self.record.loss.name
+
+    @property
+    def loss_title(self) -> str:
+        """Title of its loss; `none` for a method that trains nothing."""
+        return clean(self.record.loss.title) if self.trains else NO_LOSS
+
+    @property
+    def engine(self) -> str:
+        """Name of its engine."""
+        return self.record.engine.name
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has a loss at all."""
+        return self.loss != NO_LOSS
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the finished runs."""
+        return sorted(self.runs)
+
+    def values(self, metric: str) -> dict[int, float]:
+        """The metric of each finished run that has it."""
+        found = {seed: self.runs[seed].metrics.get(metric) for seed in self.seeds}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def spread(self, metric: str) -> Spread | None:
+        """Mean and deviation over the finished seeds; None where no run has the metric."""
+        values = self.values(metric)
+        return spread(list(values.values())) if values else None
+
+    def only(self, seeds: Iterable[int]) -> "Variant":
+        """The same variant with the finished runs of some seeds."""
+        return replace(self, runs={seed: self.runs[seed] for seed in seeds})
+
+    def minus(self, other: "Variant", metric: str) -> Difference | None:
+        """The paired difference of a metric over the seeds that both finished on the same data."""
+        return paired_difference(self.only(shared_seeds(self, other)).values(metric), other.values(metric))
+
+    def mean_over_seeds(self, metric: str) -> np.ndarray:
+        """Mean of a metric that is a list or a matrix; NaN where undefined."""
+        return _known_mean([np.array(self.runs[seed].metrics[metric], dtype=float) for seed in self.seeds])
+
+    def by_class(self, metric: str) -> np.ndarray:
+        """Mean over seeds of a per-class metric, by ascending original class index; NaN where undefined."""
+        rows = []
+        for run in self.runs.values():
+            values = np.array(run.metrics["per_class"][metric], dtype=float)
+            rows.append(values[np.argsort(run.record.stream.class_order)])
+        return _known_mean(rows)
+
+    def confusion(self) -> np.ndarray:
+        """Share of the images of a class (row) that are taken for another (column) after the last task.
+
+        Mean over seeds, by ascending original class index; NaN for a class without test images.
+        """
+        rows = []
+        for run in self.runs.values():
+            order = np.argsort(run.record.stream.class_order)
+            rows.append(confusion_shares(*run.labels[-1], len(order))[np.ix_(order, order)])
+        return _known_mean(rows)
+
+    def most_confused(self, number: int = 10) -> list[tuple[int, int, float]]:
+        """True class, predicted class (places by original index) and share of its images, the largest shares first."""
+        shares = np.round(np.nan_to_num(self.confusion()), 12)  # so that ties are ties; the smaller index comes first
+        np.fill_diagonal(shares, 0)
+        places = np.argsort(-shares, axis=None, kind="stable")[:number]
+        pairs = [divmod(int(place), len(shares)) for place in places]
+        return [(row, column, float(shares[row, column])) for row, column in pairs if shares[row, column] > 0]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A variant of another group to compare with: a training-free method, or all classes in one task (`joint`)."""
+
+    title: str
+    variant: Variant
+    joint: bool
+
+
+@dataclass(eq=False)
+class Group:
+    """A dataset learned by a method, in tasks, with a fidelity.
+
+    Attributes:
+        record: The record of one of its runs.
+        data: Original index, name and number of training images of each class, by ascending original index.
+        data_note: What tells the data from those of other groups of the dataset; empty where nothing needs to.
+        references: Training-free methods on the same data and tasks, and the method itself on one task.
+        is_bound: Whether it is such a one-task reference of another group.
+        baseline_loss: The loss that the others are compared with.
+    """
+
+    record: RunRecord
+    data: tuple[tuple[int, str, int], ...]
+    data_note: str = ""
+    slug: str = ""
+    variants: list[Variant] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+    is_bound: bool = False
+    baseline_loss: str = BASELINE
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset."""
+        return self.record.data.name
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.record.method.name
+
+    @property
+    def fidelity(self) -> str:
+        """Whose behaviour the method has."""
+        return clean(self.record.method.fidelity)
+
+    @property
+    def task_sizes(self) -> tuple[int, ...]:
+        """Classes of each task."""
+        return self.record.stream.task_sizes
+
+    @property
+    def title(self) -> str:
+        """`CUB-LT · L2P · 5 tasks · pilot`."""
+        return f"{self.dataset_title} · {self.method_title} · {self.tasks_title} · {self.fidelity}"
+
+    @property
+    def dataset_title(self) -> str:
+        """Title of the dataset, with a note where there are several of its kind."""
+        title = clean(self.record.data.title)
+        return f"{title} ({self.data_note})" if self.data_note else title
+
+    @property
+    def method_title(self) -> str:
+        """Title of the method."""
+        return clean(self.record.method.title)
+
+    @property
+    def tasks_title(self) -> str:
+        """`5 tasks`."""
+        return number(len(self.task_sizes), "task")
+
+    @property
+    def even_tests(self) -> bool:
+        """Whether all classes have as many test images, so that A_Last equals A_Mean."""
+        tests = {n for run in self.runs for n in run.metrics["per_class"]["test_images"]}
+        return len(tests) == 1
+
+    @property
+    def runs(self) -> list[Run]:
+        """The finished runs."""
+        return [run for variant in self.variants for _, run in sorted(variant.runs.items())]
+
+    def finished_variants(self) -> list[Variant]:
+        """Variants with at least one finished run."""
+        return [variant for variant in self.variants if variant.runs]
+
+    def rows(self) -> list[tuple[str, Variant]]:
+        """Label and variant of every row of a table: the finished variants, then the references."""
+        own = [(variant.label, variant) for variant in self.finished_variants()]
+        return own + [(reference.title, reference.variant) for reference in self.references]
+
+    def compared_variants(self) -> list[Variant]:
+        """Variants that have a baseline with which they share seeds."""
+        return [variant for variant in self.finished_variants() if self.pairs(variant)]
+
+    def baseline(self, variant: Variant) -> Variant | None:
+        """The variant trained with the baseline loss and otherwise the same settings."""
+        if variant.loss == self.baseline_loss or not variant.trains:
+            return None
+        kind = (self.baseline_loss, variant.engine, variant.shared)
+        return next((a for a in self.variants if (a.loss, a.engine, a.shared) == kind), None)
+
+    @property
+    def baseline_title(self) -> str:
+        """Title of the baseline loss."""
+        known = (variant.loss_title for variant in self.variants if variant.loss == self.baseline_loss)
+        return next(known, self.baseline_loss.upper())
+
+    def pairs(self, variant: Variant) -> list[int]:
+        """Seeds finished by the variant and by its baseline on the same data."""
+        base = self.baseline(variant)
+        return [] if base is None else shared_seeds(variant, base)
+
+    def difference(self, variant: Variant, metric: str) -> Difference | None:
+        """The variant minus its baseline, paired by seed."""
+        base = self.baseline(variant)
+        return None if base is None else variant.minus(base, metric)
+
+    def class_differences(self, variant: Variant) -> np.ndarray:
+        """Accuracy of each class minus that of the baseline, over the shared seeds, by original index."""
+        base, seeds = self.baseline(variant), self.pairs(variant)
+        assert base is not None and seeds, "only for variants that are compared"
+        change = variant.only(seeds).by_class("accuracy") - base.only(seeds).by_class("accuracy")
+        return np.round(change, 12)  # so that no change is 0
+
+    def classes(self) -> "Classes":
+        """The classes, by ascending original index."""
+        originals, names, counts = zip(*self.data, strict=True)
+        rank = rank_classes(counts, originals)
+        return Classes(np.array(originals), list(map(clean, names)), np.array(counts), rank)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """All classes of a group by ascending original index, and their places from rare to frequent."""
+
+    originals: np.ndarray
+    names: list[str]
+    counts: np.ndarray
+    rank: np.ndarray
+
+    @property
+    def tail(self) -> np.ndarray:
+        """True for the tail."""
+        return np.isin(np.arange(len(self.rank)), self.rank[: len(self.rank) // 2])
+
+    @property
+    def order(self) -> np.ndarray:
+        """Places from frequent to rare."""
+        return self.rank[::-1]
+
+
+def winner(variants: Sequence[Variant], metric: str) -> Variant | None:
+    """The variant with the best mean, if its paired 95 % interval against the runner-up excludes 0."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    found = [(sign * mean.mean, i) for i, v in enumerate(variants) if v.counts and (mean := v.spread(metric))]
+    if len(found) < 2:
+        return None
+    best, second = (variants[i] for _, i in sorted(found, key=lambda pair: (-exact(pair[0]), pair[1]))[:2])
+    lead = best.minus(second, metric)
+    ends = [] if lead is None or lead.low is None or lead.high is None else [sign * lead.low, sign * lead.high]
+    return best if ends and exact(min(ends)) > 0 else None
+
+
+def shared_seeds(a: Variant, b: Variant) -> list[int]:
+    """Seeds that both finished on the same data."""
+    return [seed for seed in a.seeds if seed in b.runs and same_data(a.runs[seed], b.runs[seed])]
+
+
+def _known_mean(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Mean over tables of one shape of what is not NaN; NaN where nothing is."""
+    table = np.array(tables)
+    known = (~np.isnan(table)).sum(axis=0)
+    return np.divide(np.nansum(table, axis=0), known, out=np.full(known.shape, np.nan), where=known > 0)
+
+
+def same_data(a: Run, b: Run) -> bool:
+    """Same classes in the same order, as many training images, and the same test images."""
+    mine, other = a.record.stream, b.record.stream
+    same_lists = (mine.class_order, mine.train_counts) == (other.class_order, other.train_counts)
+    return same_lists and all(
+        np.array_equal(np.bincount(x[0]), np.bincount(y[0])) for x, y in zip(a.labels, b.labels, strict=True)
+    )

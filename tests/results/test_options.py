@@ -1,0 +1,115 @@
+"""Several values of a loss's options: the grid, its table and plots, and the variants that represent it."""
+
+import itertools
+
+import pytest
+from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
+
+from pilot_tal.results import build_report, tables
+from pilot_tal.results.drawing import style
+from pilot_tal.results.grouping import load_study
+from pilot_tal.results.groups import winner
+from pilot_tal.results.options import featured_variants, grids
+from pilot_tal.results.plots_options import options_plots
+
+SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5, "seeds": (1, 2)}
+DEFAULTS = {"lam": 0.995, "r": 1.0, "start": "zero", "update": "plain"}
+
+
+def write_grid(root, **varied):
+    """CE, and TAL with every combination of the options given."""
+    write_comparison(root, losses=(("ce", 0),), **SMALL)
+    for number, values in enumerate(itertools.product(*varied.values())):
+        given = dict(zip(varied, values, strict=True))
+        changed = {key: [value, DEFAULTS[key]] for key, value in given.items() if value != DEFAULTS[key]}
+        gain = ((("tal", 0.1 * number)),)
+        write_comparison(root, losses=gain, options=DEFAULTS | given, changed=changed, **SMALL)
+    (group,) = load_study([root]).groups
+    return group
+
+
+def drawn(group):
+    with style():
+        return list(options_plots(group))
+
+
+def test_no_options_no_grid(tmp_path):
+    write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0), ("focal", 0)), **SMALL)
+    (group,) = load_study([tmp_path]).groups
+    assert grids(group) == [] and tables.options_table(group) is None and drawn(group) == []
+    assert featured_variants(group) == group.finished_variants()
+
+
+def test_two_options_make_a_heat_map_for_each_metric(tmp_path):
+    group = write_grid(tmp_path, lam=(0.9, 0.99, 0.995), r=(1.0, 0.5))
+    (grid,) = grids(group)
+    assert grid.values == {"r": ["0.5", "1.0"], "lam": ["0.9", "0.99", "0.995"]}
+    assert grid.variant(r="0.5", lam="0.99").own_options_label == "lam=0.99, r=0.5"
+    plots = drawn(group)
+    assert [plot.title for plot in plots] == ["A_Mean of TAL over r × lam", "A_Tail of TAL over r × lam"]
+    for plot, metric in zip(plots, ("a_mean", "a_tail"), strict=True):
+        best = max(grid.variants, key=lambda variant: variant.spread(metric).mean)
+        assert grid.best(metric) is best and best.own_options_label in plot.caption
+        shown = [text.get_text() for text in plot.figure.axes[0].texts]
+        levels = [
+            100 * grid.variant(r=r, lam=lam).spread(metric).mean for lam in grid.values["lam"] for r in grid.values["r"]
+        ]
+        assert shown == [f"{level:.1f}" for level in levels]
+
+
+def test_missing_cells_stay_empty(tmp_path):
+    write_grid(tmp_path, lam=(0.9, 0.995), r=(0.5,))
+    group = write_grid(tmp_path, lam=(0.995,), r=(1.0,))
+    assert grids(group)[0].variant(lam="0.9", r="1.0") is None
+    assert len(drawn(group)[0].figure.axes[0].texts) == 3
+
+
+def test_three_options_are_in_the_table_only(tmp_path):
+    group = write_grid(tmp_path, start=("zero", "steady"), r=(0.5, 1.0), lam=(0.9, 0.995))
+    assert drawn(group) == [] and len(tables.options_table(group).rows) == 8
+
+
+def test_one_option_makes_a_curve(tmp_path):
+    group = write_grid(tmp_path, lam=(0.995, 0.99, 0.9))
+    (plot,) = drawn(group)
+    (grid,) = grids(group)
+    expected = [100 * grid.variant(lam=lam).spread("a_tail").mean for lam in ("0.9", "0.99", "0.995")]
+    assert plot.figure.axes[1].lines[0].get_ydata() == pytest.approx(expected)
+
+
+def test_options_in_words_stand_behind_numbers(tmp_path):
+    group = write_grid(tmp_path, lam=("auto", 0.9, 0.99))
+    assert grids(group)[0].values == {"lam": ["0.9", "0.99", "auto"]}
+
+
+def test_the_table_holds_every_variant_of_a_grid(tmp_path):
+    group = write_grid(tmp_path, lam=(0.9, 0.99), r=(0.5, 1.0))
+    table = tables.options_table(group)
+    assert [[cell.text for cell in row[:4]] for row in table.rows] == [
+        ["TAL", lam, r, "2"] for lam in ("0.9", "0.99") for r in ("0.5", "1.0")
+    ]
+    for column, metric in ((4, "a_mean"), (5, "a_tail")):
+        best = winner(group.variants[1:], metric)
+        assert [row[column].bold for row in table.rows] == [variant is best for variant in group.variants[1:]]
+
+
+@pytest.mark.parametrize(("lams", "expected"), [
+    ((0.9, 0.91, 0.92, 0.93, 0.994, 0.995), ["CE", "TAL (lam=0.995)"]),
+    ((0.9, 0.91, 0.92, 0.93, 0.94, 0.95), ["CE", "TAL (lam=0.9)"]),
+])  # fmt: skip
+def test_of_a_large_grid_single_plots_show_the_default(tmp_path, lams, expected):
+    group = write_grid(tmp_path, lam=lams)
+    assert [variant.label for variant in featured_variants(group)] == expected
+    page = build_report([tmp_path], tmp_path / "report").read_text(encoding="utf-8")
+    assert page.count('<div class="tiles">') == 1
+
+
+def test_engines_and_conditions_are_grids_of_their_own(tmp_path):
+    write_grid(tmp_path, lam=(0.9, 0.995))
+    for lam in (0.9, 0.995):
+        write_run_directory(tmp_path, loss="tal", engine="lamda-pilot", options=DEFAULTS | {"lam": lam},
+                            **{key: value for key, value in SMALL.items() if key != "seeds"})  # fmt: skip
+    (group,) = load_study([tmp_path]).groups
+    assert [{variant.engine for variant in grid.variants} for grid in grids(group)] == [{"native"}, {"lamda-pilot"}]
+    plots = [plot.name for plot in drawn(group)]
+    assert len(plots) == len(set(plots)) == 2
