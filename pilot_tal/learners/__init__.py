@@ -15,11 +15,14 @@ from pilot_tal.learners.plda import PLDA
 from pilot_tal.learners.simplecil import SimpleCIL
 from pilot_tal.learners.ranpac import RanPAC
 from pilot_tal.learners.air import AIR
+from pilot_tal.learners.fecam import FeCAM
+from pilot_tal.learners.aper import APER
 from pilot_tal.learners.ease import EASE
 # isort: on
 
 __all__ = [
     "AIR",
+    "APER",
     "EASE",
     "FIDELITIES",
     "L2P",
@@ -29,6 +32,7 @@ __all__ = [
     "PLDA",
     "CODAPrompt",
     "DualPrompt",
+    "FeCAM",
     "Learner",
     "MethodConfig",
     "RanPAC",

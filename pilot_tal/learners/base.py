@@ -18,7 +18,7 @@ from pilot_tal.stream.task import TaskInfo
 FIDELITIES = ("pilot", "fixed")
 Images = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 # Names of the frozen ViT inside LAMDA-PILOT's networks: a state dict saved there holds them as well.
-_FROZEN_OWNERS = ("backbone.", "original_backbone.", "feat.")
+_FROZEN_OWNERS = ("backbone.", "original_backbone.", "feat.", "backbones.0.", "backbones.1.")
 _FROZEN_PARTS = ("patch_embed.", "cls_token", "pos_embed", "blocks.", "norm.")
 
 

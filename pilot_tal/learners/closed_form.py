@@ -97,7 +97,7 @@ class ClosedForm(AdapterLearner):
     @torch.no_grad()
     def end_task(self, images: Images) -> None:
         """Adds the task's images to the statistics and computes the classifier of all classes."""
-        self._settle_features()
+        self.settle_features()
         batches = [(self.embedding(x.to(self.sigma.device)), y) for x, y in images()]
         features, labels = (torch.cat(part) for part in zip(*batches, strict=True))
         self.add(features, labels)
@@ -138,7 +138,7 @@ class ClosedForm(AdapterLearner):
         """Scores [B, classes seen] of features, in float32."""
         raise NotImplementedError
 
-    def _settle_features(self) -> None:
+    def settle_features(self) -> None:
         """Ends the training of the adapter: from here on a feature never changes."""
         if self.adapters is not None:
             self.adapters.requires_grad_(False)
@@ -177,7 +177,7 @@ class ClosedForm(AdapterLearner):
         """Takes the shape after finished tasks: features are settled, statistics are empty."""
         super().grow_to(stops)
         if stops:
-            self._settle_features()
+            self.settle_features()
         self.moments = self.new_moments()
         self.validated = torch.zeros_like(self.validated)
 

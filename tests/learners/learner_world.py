@@ -23,6 +23,8 @@ SMALL = {
     "ranpac": {"ffn_num": 4, "M": 40, "init_lr": 0.1},
     "ease": {"ffn_num": 4, "init_lr": 0.1},
     "air": {"ffn_num": 4, "M": 40, "init_lr": 0.1},
+    "fecam": {"ffn_num": 4, "init_lr": 0.1},
+    "aper": {"ffn_num": 4, "init_lr": 0.1},
     "plda": {"ffn_num": 4, "init_lr": 0.1},
 }
 

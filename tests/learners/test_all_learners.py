@@ -152,6 +152,8 @@ def test_names_are_those_of_lamda_pilot():
     assert adapters | {"fc.weight", "fc.sigma"} < names["mos"]
     assert names["simplecil"] == {"fc.weight", "fc.sigma"}
     assert {"backbone.blocks.5.adaptmlp.up_proj.bias", "fc.weight", "fc.sigma", "W_rand"} < names["ranpac"]
+    assert {"backbone.blocks.5.adaptmlp.up_proj.bias", "fc.weight", "fc.sigma", "cov_mats"} < names["fecam"]
+    assert {"backbones.1.blocks.5.adaptmlp.up_proj.bias", "fc.weight", "fc.sigma"} < names["aper"]
     adapters = {"backbone.adapter_list.0.5.up_proj.bias", "backbone.cur_adapter.0.down_proj.weight"}
     assert adapters | {"fc.weight", "fc.sigma", "proxy_fc.weight", "proxy_fc.sigma"} < names["ease"]
 

@@ -1,0 +1,112 @@
+"""FeCAM: the nearest class mean by a Mahalanobis distance with a covariance of its own for every class."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.learners.closed_form import ClosedFormConfig
+from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.learners.simplecil import Prototypes
+from pilot_tal.schema import Rule
+
+USUAL_ALPHA = {"pilot": 100.0, "fixed": 1.0}
+
+
+@dataclass(frozen=True)
+class FeCAMConfig(ClosedFormConfig):
+    """FeCAM's own settings."""
+
+    adapter: Annotated[bool, Rule("train an adapter in the first task; false: no task trains")] = True
+    alpha: Annotated[
+        float | None,
+        Rule("what is added to variances; null: 100 in `pilot`, the mean variance in `fixed`", above=0, high=1e6),
+    ] = None
+
+
+def correlation(covariance: Tensor) -> Tensor:
+    """A covariance matrix with its rows and columns divided by the standard deviations."""
+    deviations = covariance.diagonal().sqrt()
+    return covariance / deviations.unsqueeze(1) / deviations
+
+
+@LEARNERS.register
+class FeCAM(Prototypes):
+    """FeCAM (Goswami et al., NeurIPS 2023).
+
+    A class's covariance has α added to its variances, in `fixed` α times the mean variance over all classes, so that
+    classes of one or two images have a distance too, and becomes a correlation matrix.
+    """
+
+    name, title = "fecam", "FeCAM"
+    config_class = FeCAMConfig
+    scatter = "class"
+
+    config: FeCAMConfig
+    cov_mats: Tensor
+    inverses: Tensor
+
+    def __init__(self, backbone: FrozenBackbone, config: FeCAMConfig, num_classes: int, num_tasks: int, fidelity: str):
+        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
+        self.alpha = USUAL_ALPHA[fidelity] if config.alpha is None else config.alpha
+        self.register_buffer("cov_mats", torch.zeros(0, self.feature_dim, self.feature_dim))
+        self.register_buffer("inverses", torch.zeros(0, self.feature_dim, self.feature_dim), persistent=False)
+
+    @torch.no_grad()
+    def embedding(self, x: Tensor) -> Tensor:
+        """Features; of length one in `fixed`, as in the authors' code."""
+        features = super().embedding(x).float()
+        return F.normalize(features, dim=1) if self.fidelity == "fixed" else features
+
+    def fit(self) -> None:
+        """Computes means and correlation matrices."""
+        super().fit()
+        self.cov_mats = torch.stack([self._matrix(label) for label in range(self.moments.classes)]).to(self.prototypes)
+        self.tensors_replaced()
+
+    def _matrix(self, label: int) -> Tensor:
+        """Correlation matrix of a class.
+
+        LAMDA-PILOT passes the covariance to `corrcoef`, which expects observations: the result is the correlation
+        of the covariance's rows.
+        """
+        factor, count = self.moments.factors[label], int(self.moments.counts[label])
+        covariance = factor.t() @ factor / max(count - 1, 1)
+        identity = torch.eye(self.feature_dim, dtype=covariance.dtype)
+        if self.fidelity == "pilot":
+            return torch.corrcoef(covariance + self.alpha * identity)
+        return correlation(covariance + self.alpha * self._mean_variance() * identity)
+
+    def _mean_variance(self) -> float:
+        """Mean variance within a class, over all classes and features; one if no class has two images."""
+        squares = sum(float(factor.square().sum()) for factor in self.moments.factors)
+        return squares / max(self.moments.freedom, 1) / self.feature_dim or 1.0
+
+    def tensors_replaced(self) -> None:
+        """Inverts the matrices, of which LAMDA-PILOT's have no full rank."""
+        super().tensors_replaced()
+        self.inverses = torch.linalg.pinv(self.cov_mats, hermitian=True) if len(self.cov_mats) else self.cov_mats
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Negative squared distances; in `pilot` of features and means of length one."""
+        means = self.prototypes
+        if self.fidelity == "pilot":
+            features, means = F.normalize(features, dim=1), F.normalize(means, dim=1)
+        apart = features.unsqueeze(0) - means.unsqueeze(1)
+        return -(apart @ self.inverses * apart).sum(dim=2).t()
+
+    # Tensors by name.
+
+    def grow_to(self, stops: Sequence[int]) -> None:
+        """Takes the shape after finished tasks."""
+        super().grow_to(stops)
+        self.cov_mats = self.cov_mats.new_zeros(len(self.prototypes), self.feature_dim, self.feature_dim)
+        self.inverses = self.cov_mats.clone()
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Adapter, prototypes, and the matrices, which LAMDA-PILOT leaves out of its state dict."""
+        return super().named_tensors() | {"cov_mats": self.cov_mats}
