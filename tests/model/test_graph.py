@@ -38,6 +38,7 @@ def test_every_learner_is_a_graph_whatever_the_batch(method, tmp_path):
     with torch.no_grad():
         for tensor in learner.named_tensors().values():
             tensor.copy_((0.1 if method == "plda" else 1) * torch.randn_like(tensor))  # a likelihood soon saturates
+        learner.tensors_replaced()
     learner.score_alone()
     learner.eval().requires_grad_(False)
     model = SimpleNamespace(
