@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pilot_tal.backbone import FrozenBackbone
-    from pilot_tal.config.settings import Plan
+    from pilot_tal.config.settings import StudyConfig
     from pilot_tal.engine.callbacks import Callback
     from pilot_tal.engine.launch import Outcome
     from pilot_tal.learners import Learner
@@ -62,8 +62,8 @@ def run(
     from pilot_tal.config.grid import run_config
     from pilot_tal.record.run_dir import load_run
 
-    plan = run_config(method, dataset, settings_items(loss=loss, seed=seed, **settings), quick)
-    return load_run(launch(plan, callbacks).paths[0])
+    study = run_config(method, dataset, settings_items(loss=loss, seed=seed, **settings), quick)
+    return load_run(launch(study, callbacks).paths[0])
 
 
 def compare(
@@ -98,13 +98,13 @@ def compare(
     Raises:
         UserError: a setting is wrong, images or weights are missing, or every run failed.
     """
-    from pilot_tal.config.grid import make_plan
+    from pilot_tal.config.grid import study_config
 
     items = settings_items(losses=losses, seeds=seeds, references=references, **settings)
-    outcome = launch(make_plan(_typed(methods), _typed(datasets), items, quick), callbacks)
+    outcome = launch(study_config(_typed(methods), _typed(datasets), items, quick), callbacks)
     if len(outcome.failed) == len(outcome.paths):
         raise UserError(f"every run failed; the first: {outcome.failed[0].failure}")
-    return study_of([path for path in outcome.paths if (path / "run.json").is_file()], outcome.plan.baseline)
+    return study_of([path for path in outcome.paths if (path / "run.json").is_file()], outcome.study.baseline)
 
 
 def load_runs(paths: str | Path | Iterable[str | Path], baseline: str = "ce") -> "Study":
@@ -202,12 +202,12 @@ def create_loss(name: str, **options: Any) -> "nn.Module":
     return build_loss(name, **options)
 
 
-def launch(plan: "Plan", callbacks: "Sequence[Callback]" = ()) -> "Outcome":
-    """Trains the runs of a plan and shows progress on standard error, or below the cell of a notebook."""
+def launch(study: "StudyConfig", callbacks: "Sequence[Callback]" = ()) -> "Outcome":
+    """Trains the runs of a study and shows progress on standard error, or below the cell of a notebook."""
     from pilot_tal.display import make_display
     from pilot_tal.engine import launch as engine
 
-    return engine.launch(plan, make_display(), callbacks)
+    return engine.launch(study, make_display(), callbacks)
 
 
 def settings_items(**settings: Any) -> list[str]:

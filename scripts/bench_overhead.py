@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from pilot_tal.config.grid import run_config
-from pilot_tal.engine.launch import Cells
+from pilot_tal.engine.jobs import Jobs
 from pilot_tal.engine.progress import Status
 from pilot_tal.engine.shared import Shared
 from pilot_tal.engine.trainer import Trainer
@@ -101,8 +101,10 @@ def measure(method: str, dataset: str, rounds: int, settings: Sequence[str] = ()
             for loss in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
                 used = "ce" if control else loss
                 plan = run_config(method, dataset, [f"loss={used}", "seed=1993", f"output={output}/{loss}", *settings])
-                shared = shared or Cells(plan).run(plan.runs[0]).shared
-                runs[loss] = Trainer(plan.runs[0], plan.machine, shared)
+                jobs = Jobs(plan)
+                trainer = jobs.trainer(jobs.all[0])
+                shared = shared or trainer.shared
+                trainer.shared, runs[loss] = shared, trainer
             assert shared is not None
             seconds = side_by_side(runs, shared)
         overhead = 100 * (seconds["tal"] / seconds["ce"] - 1)

@@ -1,4 +1,4 @@
-"""The arguments that `run` and `compare` share, and the plan of a dry run."""
+"""The arguments that `run` and `compare` share, and the table of a dry run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pilot_tal.cli.output import echo
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pilot_tal.config.settings import Plan
+    from pilot_tal.config.settings import StudyConfig
 
 Method = Annotated[str, typer.Argument(help="A method, such as l2p or mos; `pilot-tal list` names all.")]
 Dataset = Annotated[
@@ -27,7 +27,7 @@ Settings = Annotated[
         "data_root=/data weights=vit.safetensors device=cuda output=runs; `pilot-tal list METHOD` names all.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved plan and the time it takes, and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the runs and the time they take, and stop.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Smoke test: a few steps of everything.")]
 
 
@@ -41,51 +41,51 @@ def stoppable() -> Iterator[None]:
         raise (typer.Exit(130) if isinstance(stop, KeyboardInterrupt) else stop) from None
 
 
-def show_plan(plan: "Plan") -> None:
-    """Prints the runs of a plan as a table and, after a short probe of each method, how long they will take."""
+def show_runs(study: "StudyConfig") -> None:
+    """Prints the runs of a study as a table and, after a short probe of each method, how long they will take."""
     import torch
     from rich.table import Table
 
-    from pilot_tal.engine.launch import find_gpus, find_places, find_threads
-    from pilot_tal.engine.launch_cells import Cells
+    from pilot_tal.engine.hardware import choose_device, find_gpus, find_threads, has_bf16
+    from pilot_tal.engine.jobs import Jobs
+    from pilot_tal.engine.launch import find_slots
     from pilot_tal.engine.probe import Pace, measure
     from pilot_tal.engine.progress import duration
-    from pilot_tal.engine.shared import choose_device, has_bf16
     from pilot_tal.record.run_dir import tasks_done
 
-    cells, paces = Cells(plan), dict[tuple, Pace]()
-    threads = find_threads(plan)
+    jobs, paces = Jobs(study), dict[tuple, Pace]()
+    threads = find_threads(study)
     if threads is not None:
         torch.set_num_threads(threads)
     table = Table("", "run", "tasks", "steps", "done", "time")
     todo, total = [], 0.0
-    for number, cell in enumerate(cells.all(), 1):
-        run = cells.run(cell.config)
-        done, tasks = tasks_done(cell.path), len(run.tasks)
-        left, seconds = run.tasks[done:], 0.0
+    for number, job in enumerate(jobs.all, 1):
+        trainer, config = jobs.trainer(job), job.config
+        done, tasks = tasks_done(job.path), len(trainer.tasks)
+        left, seconds = trainer.tasks[done:], 0.0
         if left:
-            key = (cell.config.method, cell.config.dataset, run.record.stream.task_sizes, cell.config.method_config)
+            key = (config.method, config.dataset, job.record.stream.task_sizes, config.method_config)
             if key not in paces:
-                paces[key] = measure(run)
-            todo.append(cell)
-            seconds = paces[key].seconds(run, left)
+                paces[key] = measure(trainer)
+            todo.append(job)
+            seconds = paces[key].seconds(trainer, left)
             total += seconds
-        steps, time = sum(run.steps(task) for task in left), duration(seconds) if left else ""
-        table.add_row(str(number), f"{cell.label}\n{cell.path.name}", str(tasks), f"{steps:,}", f"{done}/{tasks}", time)
+        steps, time = sum(map(trainer.steps, left)), duration(seconds) if left else ""
+        table.add_row(str(number), f"{job.label}\n{job.path.name}", str(tasks), f"{steps:,}", f"{done}/{tasks}", time)
     print_table(table)
     if todo:
-        jobs = len(find_places(cells, todo, find_gpus(plan.machine)))
+        slots = len(find_slots(jobs, todo, find_gpus(study.hardware)))
         echo(
-            f"{len(todo)} of {len(plan.runs)} runs to do, {jobs} at a time, about {duration(total / jobs)} "
+            f"{len(todo)} of {len(study.runs)} runs to do, {slots} at a time, about {duration(total / slots)} "
             "(by a probe of each method)"
         )
-        precisions = {cell.config.settings.precision for cell in todo}
-        if precisions <= {"fp32", "tf32"} and has_bf16(choose_device(plan.machine.device)):
-            typer.echo("hint: this hardware computes in bf16; precision=bf16 is faster")
+        precisions = {job.config.settings.precision for job in todo}
+        if precisions <= {"fp32", "tf32"} and has_bf16(choose_device(study.hardware.device)):
+            echo("hint: this hardware computes in bf16; precision=bf16 is faster")
 
 
 def print_table(table: "Table") -> None:
-    """Prints a table to standard output; wide where nobody looks at it."""
+    """Prints a table to standard output; wide unless it is a terminal."""
     from rich.console import Console
 
     console = Console()

@@ -1,5 +1,6 @@
 """`pilot-tal compare`: losses side by side on the same seeds, and the report."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,40 +45,41 @@ def compare(
 
     Example: pilot-tal compare l2p,lae cub_lt,food101_lt tasks=5,10 losses=ce,tal tal.lam=0.9,0.99 jobs=4
     """
+    from data_lt.errors import command
     from pilot_tal import api
-    from pilot_tal.cli.arguments import show_plan, stoppable
-    from pilot_tal.config.grid import make_plan
-    from pilot_tal.engine.launch_cells import Cells, anywhere, command_line, run_arguments
+    from pilot_tal.cli.arguments import show_runs, stoppable
+    from pilot_tal.config.grid import study_config
+    from pilot_tal.engine.jobs import for_other_launcher, run_arguments
 
     given = settings or []
     for_slurm = [item.removeprefix(SLURM) for item in given if item.startswith(SLURM)]
-    plan = make_plan(method, dataset, [item for item in given if not item.startswith(SLURM)], quick)
+    study = study_config(method, dataset, [item for item in given if not item.startswith(SLURM)], quick)
     if commands:
-        for config in plan.runs:
-            echo(command_line(*run_arguments(config, anywhere(plan.machine), plan.plugins)))
+        for config in study.runs:
+            echo(command(*run_arguments(config, for_other_launcher(study.hardware), study.plugins)))
         return
     if slurm or for_slurm:
-        from pilot_tal.engine.launch_slurm import submit
+        from pilot_tal.engine.slurm import submit
 
-        report = _report_folder(method, dataset, [cell.path for cell in Cells(plan).all()])
-        submit(plan, for_slurm, report, partial(api.write_slurm_report, baseline=plan.baseline), echo, dry_run)
+        write = partial(api.write_slurm_report, baseline=study.baseline)
+        submit(study, for_slurm, partial(_report_folder, method, dataset), write, echo, dry_run)
         return
     if dry_run:
-        show_plan(plan)
+        show_runs(study)
         return
     with stoppable():
-        outcome = api.launch(plan)
-    failed = {cell.path for cell in outcome.failed}
+        outcome = api.launch(study)
+    failed = {job.path for job in outcome.failed}
     _write_report(
         [path for path in outcome.paths if path not in failed],
         _report_folder(method, dataset, outcome.paths),
-        plan.baseline,
+        study.baseline,
     )
     _name_failures(outcome)
 
 
 SLURM = "slurm."
-"""How a setting for SLURM is told from one of the runs, both of which may be called gpus."""
+"""Prefix of the settings for SLURM, some of which are named as settings of a run (gpus)."""
 
 
 def mark_slurm(arguments: list[str]) -> list[str]:
@@ -94,20 +96,21 @@ def mark_slurm(arguments: list[str]) -> list[str]:
 
 def _name_failures(outcome: "Outcome") -> None:
     """Lists the failed runs with the command that repeats each, and exits with status 1."""
-    from pilot_tal.engine.launch_cells import command_line, run_arguments
+    from data_lt.errors import command
+    from pilot_tal.engine.jobs import run_arguments
     from pilot_tal.record.run_dir import LOG
 
-    plan = outcome.plan
+    study = outcome.study
     if not outcome.failed:
         return
-    echo(f"{len(outcome.failed)} of {len(plan.runs)} runs failed:", err=True)
-    for cell in outcome.failed:
-        again = command_line(*run_arguments(cell.config, plan.machine, plan.plugins))
-        echo(f"  {cell.label}: {cell.failure}\n    log: {cell.path / LOG}\n    again: {again}", err=True)
+    echo(f"{len(outcome.failed)} of {len(study.runs)} runs failed:", err=True)
+    for job in outcome.failed:
+        again = command(*run_arguments(job.config, study.hardware, study.plugins))
+        echo(f"  {job.label}: {job.failure}\n    log: {job.path / LOG}\n    again: {again}", err=True)
     raise typer.Exit(1)
 
 
-def _report_folder(method: str, dataset: str, paths: list[Path]) -> Path:
+def _report_folder(method: str, dataset: str, paths: Sequence[Path]) -> Path:
     from pilot_tal.record.run_record import short_hash
 
     names = f"{dataset}-{method}".replace(",", "+")[:80]

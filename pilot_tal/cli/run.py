@@ -14,15 +14,15 @@ def run(
     Example: pilot-tal run l2p demo_lt loss=tal seed=1993
     """
     from pilot_tal import api
-    from pilot_tal.cli.arguments import show_plan, stoppable
+    from pilot_tal.cli.arguments import show_runs, stoppable
     from pilot_tal.config.grid import run_config
     from pilot_tal.results.summary import print_summary
 
-    plan = run_config(method, dataset, settings or (), quick)
+    study = run_config(method, dataset, settings or (), quick)
     if dry_run:
-        show_plan(plan)
+        show_runs(study)
         return
     with stoppable():
-        paths = api.launch(plan).paths
+        paths = api.launch(study).paths
     print_summary(paths)
     echo(f"results: {paths[0]}")

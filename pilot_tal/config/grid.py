@@ -1,9 +1,9 @@
-"""From `key=value` to runs. Every key is checked before anything starts."""
+"""From `key=value` settings to the runs of a study. Every key is checked before anything starts."""
 
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from data_lt import CARDS
@@ -22,11 +22,11 @@ from pilot_tal.config.settings import (
     DEFAULT_SEEDS,
     QUICK_EPOCHS,
     DataConfig,
+    Hardware,
     LossConfig,
-    Machine,
-    Plan,
     RunConfig,
     RunSettings,
+    StudyConfig,
 )
 from pilot_tal.learners import LEARNERS, TrainedConfig
 from pilot_tal.losses import LOSSES
@@ -51,19 +51,19 @@ class Choices:
     plugins: Annotated[str, Rule("modules or files that register methods, losses or datasets")] = ""
 
 
-def run_config(method: str, dataset: str, items: Iterable[str] = (), quick: bool = False) -> Plan:
-    """The plan of exactly one run; by default with TAL and the first seed.
+def run_config(method: str, dataset: str, items: Iterable[str] = (), quick: bool = False) -> StudyConfig:
+    """The study of exactly one run; by default with TAL and the first seed.
 
     Raises:
-        UserError: as `make_plan`, or a list makes several runs of it.
+        UserError: as `study_config`, or a list makes several runs of it.
     """
-    plan = make_plan(method, dataset, items, quick, losses=("tal",), seeds=DEFAULT_SEEDS[:1], references=())
-    if len(plan.runs) != 1:
-        raise UserError(f"run takes one value of each setting, got {len(plan.runs)} runs; use compare")
-    return plan
+    study = study_config(method, dataset, items, quick, losses=("tal",), seeds=DEFAULT_SEEDS[:1], references=())
+    if len(study.runs) != 1:
+        raise UserError(f"run takes one value of each setting, got {len(study.runs)} runs; use compare")
+    return study
 
 
-def make_plan(
+def study_config(
     methods: str,
     datasets: str,
     items: Iterable[str] = (),
@@ -71,7 +71,7 @@ def make_plan(
     losses: tuple[str, ...] = DEFAULT_LOSSES,
     seeds: tuple[int, ...] = DEFAULT_SEEDS,
     references: tuple[str, ...] = DEFAULT_REFERENCES,
-) -> Plan:
+) -> StudyConfig:
     """The runs of a study: the product of all lists in its settings, and the training-free references.
 
     Args:
@@ -93,7 +93,7 @@ def make_plan(
     configs = _losses(given, losses)
     numbers = _values(settings_of(Choices)["seeds"], given["seeds"]) if "seeds" in given else list(seeds)
     beside = _references(given, references)
-    machine = _machine(given)
+    hardware = _hardware(given)
     anywhere = {key: setting for method in chosen[0] for key, setting in known_settings(method).items()}
     for key in given:  # a setting of some of the methods is for those alone
         if key not in anywhere:
@@ -105,7 +105,9 @@ def make_plan(
             trains = LEARNERS[method].trains(base.method_config)
             for seed, loss in itertools.product(numbers, configs if trains else [LossConfig(NO_LOSS)]):
                 options = _changed(loss.options, defaults_of(LOSSES[loss.name])) if trains else {}
-                runs.append(replace(base, seed=seed, loss=loss, changed={**base.changed, **options}))
+                named = {f"{loss.name}.{key}": value for key, (value, _) in options.items()}
+                changed, given_here = {**base.changed, **options}, {**base.given, **named}
+                runs.append(replace(base, seed=seed, loss=loss, changed=changed, given=given_here))
             if len(runs) > MOST_RUNS:
                 raise UserError(
                     f"these lists multiply to more than {MOST_RUNS:,} runs; split them over several commands"
@@ -118,7 +120,7 @@ def make_plan(
         for dataset, method in itertools.product(chosen[1], (name for name in beside if name not in chosen[0])):
             for base in _bases(method, dataset, given, {*_COMMON}, quick):
                 runs += [replace(base, seed=seed) for seed in numbers]
-    return Plan(tuple(runs), machine, plugins, _baseline(given, configs))
+    return StudyConfig(tuple(runs), hardware, plugins, _baseline(given, configs))
 
 
 _COMMON = (*settings_of(RunSettings), *settings_of(DataConfig))
@@ -158,7 +160,7 @@ def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Option]) 
 
 def known_settings(method: str) -> dict[str, Option]:
     """Every key that `key=value` takes for a method."""
-    groups = (Choices, RunSettings, DataConfig, Machine, LEARNERS[method].config_class)
+    groups = (Choices, RunSettings, DataConfig, Hardware, LEARNERS[method].config_class)
     known = {name: setting for group in groups for name, setting in settings_of(group).items()}
     if not LEARNERS[method].linear_classifier:
         del known["posthoc"]
@@ -189,16 +191,16 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
     _refuse_together(card, settings, data)
     of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataConfig)}
     changed = _changed(values, {**of_card, "classes": ("all",), "merge": False, **usual})
-    return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed)
+    return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed, values)
 
 
 def _at_home(key: str, value: Any) -> Any:
-    """A file with its ~ expanded, which shells leave to us behind a `=`: a run's name follows what is in it."""
+    """Expands ~ in a file name, which shells do not do after `=`; a run's name depends on the file's content."""
     return str(given_path(value, key)) if key in ("weights", "order") and value.startswith("~") else value
 
 
 def _refuse_together(card: DatasetCard, settings: RunSettings, data: DataConfig) -> None:
-    """Refuses what each is a value, but not together, and values that a range alone cannot tell."""
+    """Validates settings against each other, and values that a range alone does not check."""
     make_recipe(card, data)
     if "/" in settings.normalize:
         given_statistics(settings.normalize)
@@ -253,13 +255,9 @@ def _losses(given: Mapping[str, str], usual: tuple[str, ...]) -> list[LossConfig
     return found
 
 
-def _machine(given: Mapping[str, str]) -> Machine:
-    known = settings_of(Machine)
-    values = {}
-    for field in fields(Machine):
-        if field.name in given:
-            values[field.name] = known[field.name].parse(given[field.name])
+def _hardware(given: Mapping[str, str]) -> Hardware:
+    values = {key: option.parse(given[key]) for key, option in settings_of(Hardware).items() if key in given}
     values.setdefault("data_root", os.environ.get("PILOT_TAL_DATA") or "data")
     for key in values.keys() & {"data_root", "output"}:
         values[key] = str(given_path(values[key], key))
-    return Machine(**values)
+    return Hardware(**values)

@@ -65,7 +65,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Hardware:
     """Where a run happens; none of it changes the result (but `threads` and `eval_batch_size`, in the last bits)."""
 
     data_root: Annotated[str, Rule("where the images are; else PILOT_TAL_DATA of the environment")] = "data"
@@ -95,7 +95,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: everything that shapes its result. Where and how fast it runs is `Machine`'s."""
+    """One run: everything that shapes its result. Where and how fast it runs is `Hardware`'s."""
 
     method: str
     dataset: str
@@ -107,13 +107,15 @@ class RunConfig:
     quick: bool = False
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that are not the defaults of method, dataset and loss: name → [value, default]."""
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Settings that were given, defaults or not: what a command that repeats the run must name."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a command line asks for: runs, the machine they are for, and the loss that others are compared with."""
+class StudyConfig:
+    """What a command asks for: runs, the hardware for them, and the loss that others are compared with."""
 
     runs: tuple[RunConfig, ...]
-    machine: Machine
+    hardware: Hardware
     plugins: tuple[str, ...] = ()
     baseline: str = BASELINE

@@ -1,4 +1,4 @@
-"""Launches the runs of a plan: one in this process, several in worker processes on all cores or GPUs."""
+"""Launches the runs of a study: one in this process, several in worker processes on all cores or GPUs."""
 
 import os
 from collections.abc import Sequence
@@ -8,74 +8,88 @@ from pathlib import Path
 import torch
 
 from data_lt.errors import UserError
-from pilot_tal.config.settings import Machine, Plan
+from pilot_tal.config.settings import StudyConfig
 from pilot_tal.engine.callbacks import Callback
-from pilot_tal.engine.launch_cells import Cell, Cells
-from pilot_tal.engine.launch_workers import Workers, can_fork
+from pilot_tal.engine.hardware import (
+    choose_device,
+    cores,
+    evaluation_bytes,
+    find_gpus,
+    find_loaders,
+    find_threads,
+    training_bytes,
+)
+from pilot_tal.engine.jobs import Job, Jobs
 from pilot_tal.engine.progress import Display, DisplayLine
-from pilot_tal.engine.room import evaluation_bytes, training_bytes
-from pilot_tal.engine.shared import MOST_WORKERS, choose_device, cores
 from pilot_tal.engine.trainer import Trainer
+from pilot_tal.engine.workers import Workers, can_fork
 from pilot_tal.record.plans import note_plan
 from pilot_tal.record.run_dir import is_finished
 from pilot_tal.record.writer import clean_finished
 from pilot_tal.stream.memory import free_memory
 
-MEMORY_SHARE = 0.8  # of the free memory that workers may plan with
+MEMORY_SHARE = 0.8  # of the free memory for workers
 WORKER_BYTES = 400 << 20  # of a worker beside its batches
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a plan: the directories of its runs, and the cells that failed."""
+    """What became of a study: its jobs, of which those with a `failure` failed."""
 
-    plan: Plan
-    paths: list[Path]
-    failed: list[Cell]
+    study: StudyConfig
+    jobs: list[Job]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The directories of all runs."""
+        return [job.path for job in self.jobs]
+
+    @property
+    def failed(self) -> list[Job]:
+        """The jobs that failed."""
+        return [job for job in self.jobs if job.failure]
 
 
-def launch(plan: Plan, display: Display | None = None, callbacks: Sequence[Callback] = ()) -> Outcome:
+def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequence[Callback] = ()) -> Outcome:
     """Trains the runs that are not finished yet.
 
     Args:
-        plan: The runs.
+        study: The runs.
         display: Where progress is shown; None: nowhere.
         callbacks: Called in the process that trains a run.
 
     Raises:
-        UserError: bad input, before anything starts; or, if the plan is of one run, what made it fail.
+        UserError: bad input, before anything starts; or, if the study has one run, what made it fail.
     """
     display = display or Display()
-    gpus = find_gpus(plan.machine)
-    plan = replace(plan, machine=replace(plan.machine, threads=find_threads(plan)))
+    gpus = find_gpus(study.hardware)
+    study = replace(study, hardware=replace(study.hardware, threads=find_threads(study)))
     # A worker sees its own GPU alone, as the first.
-    on_a_gpu = replace(plan.machine, device="cuda", workers=find_loaders(plan, gpus))
-    cells = Cells(replace(plan, machine=on_a_gpu) if gpus else plan)
-    every = cells.all()
-    todo = [cell for cell in every if not _is_done(cell)]
-    if todo:
-        check_output(Path(plan.machine.output))
-    if todo and len(every) > 1:
-        note_plan(Path(plan.machine.output), (cell.path.name for cell in every))
-    if len(todo) < len(every):
-        display.say(f"{len(every) - len(todo)} of {len(every)} runs are done already")
-    failed: list[Cell] = []
-    if todo and len(every) == 1:
-        _run_here(cells, todo[0], gpus, display, callbacks)
+    on_gpu = replace(study.hardware, device="cuda", workers=find_loaders(study, gpus))
+    jobs = Jobs(replace(study, hardware=on_gpu) if gpus else study)
+    output = Path(study.hardware.output)
+    check_output(output)
+    todo = [job for job in jobs.all if not _is_done(job)]
+    if todo and len(jobs.all) > 1:
+        note_plan(output, (job.path.name for job in jobs.all))
+    if len(todo) < len(jobs.all):
+        display.say(f"{len(jobs.all) - len(todo)} of {len(jobs.all)} runs are done already")
+    if todo and len(jobs.all) == 1:
+        _run_here(jobs, todo[0], gpus, display, callbacks)
     elif todo:
-        failed = _run_workers(cells, todo, gpus, display, callbacks)
-    return Outcome(plan, [cell.path for cell in every], failed)
+        _run_workers(jobs, todo, gpus, display, callbacks)
+    return Outcome(study, jobs.all)
 
 
-def _is_done(cell: Cell) -> bool:
-    if not is_finished(cell.path):
+def _is_done(job: Job) -> bool:
+    if not is_finished(job.path):
         return False
-    clean_finished(cell.path)
+    clean_finished(job.path)
     return True
 
 
 def check_output(output: Path) -> None:
-    """Refuses a folder that cannot be written."""
+    """Raises a `UserError` for a folder that cannot be written."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,17 +98,17 @@ def check_output(output: Path) -> None:
         raise UserError(f"cannot write to {output}: no permission")
 
 
-def _run_here(cells: Cells, cell: Cell, gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]) -> None:
+def _run_here(jobs: Jobs, job: Job, gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]) -> None:
     """Executes a single run in this process, with all cores unless `threads` is set."""
     threads, visible = torch.get_num_threads(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[0]
-    if cells.plan.machine.threads is not None:
-        torch.set_num_threads(cells.plan.machine.threads)
+    if jobs.study.hardware.threads is not None:
+        torch.set_num_threads(jobs.study.hardware.threads)
     try:
-        run = cells.run(cell.config)
+        trainer = jobs.trainer(job)
         with display:
-            run.execute(DisplayLine(display, cell.label), callbacks)
+            trainer.execute(DisplayLine(display, job.label), callbacks)
     finally:  # the caller may be a notebook
         torch.set_num_threads(threads)
         if gpus and visible is None:
@@ -104,92 +118,46 @@ def _run_here(cells: Cells, cell: Cell, gpus: Sequence[str], display: Display, c
 
 
 def _run_workers(
-    cells: Cells, todo: Sequence[Cell], gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]
-) -> list[Cell]:
-    machine, threads = cells.plan.machine, torch.get_num_threads()
+    jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]
+) -> None:
+    threads = torch.get_num_threads()
     if callbacks and not can_fork():
         raise UserError(
             "callbacks of several runs need Linux and a process that has not used CUDA; call run once per run"
         )
     torch.set_num_threads(1)  # a process that has started threads may not be forked
     try:
-        for cell in todo:  # bad settings raise before anything starts
-            cell.trainer = cells.run(cell.config)
-            tasks = cell.trainer.tasks
-            cell.images = cell.trainer.settings.batch_size * sum(cell.trainer.steps(task) for task in tasks)
-        places = find_places(cells, todo, gpus)
+        for job in todo:  # bad settings raise before anything starts
+            jobs.trainer(job)
+        slots = find_slots(jobs, todo, gpus)
         with display:
-            return Workers(cells, places, machine.threads or threads, display, callbacks).work(todo)
+            Workers(jobs, slots, jobs.study.hardware.threads or threads, display, callbacks).work(todo)
     finally:
         torch.set_num_threads(threads)
 
 
-def find_threads(plan: Plan) -> int | None:
-    """Threads of each run: one if several share a CPU; None for all cores.
-
-    By the plan alone, not by what is left of it or fits: the same command gives the same bits wherever and whenever
-    it goes on.
-    """
-    machine = plan.machine
-    several = len(plan.runs) > 1 and machine.jobs != 1
-    return 1 if machine.threads is None and several and choose_device(machine.device).type == "cpu" else machine.threads
+def find_slots(jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str]) -> list[str | None]:
+    """One slot per run at a time, with its GPU or None: `jobs` of them, or as many as cores, GPUs and memory allow."""
+    hardware = jobs.study.hardware
+    slots: list[str | None] = [gpu for _ in range(hardware.jobs_per_gpu) for gpu in gpus]
+    if isinstance(hardware.jobs, str):
+        return (slots or [None] * _fitting(jobs, todo))[: len(todo)]
+    return (slots or [None] * hardware.jobs)[: min(hardware.jobs, len(todo))]
 
 
-def find_gpus(machine: Machine) -> list[str]:
-    """The GPUs that the machine's settings ask for, as `CUDA_VISIBLE_DEVICES` names them; none on a CPU.
-
-    Raises:
-        UserError: one that is not there.
-    """
-    if choose_device(machine.device).type != "cuda":
-        if machine.gpus is not None:
-            raise UserError(f"gpus={','.join(map(str, machine.gpus))}: there is no CUDA device to use; leave gpus out")
-        return []
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    visible = visible or [str(number) for number in range(torch.cuda.device_count())]
-    index = torch.device(machine.device).index if machine.device != "auto" else None
-    wanted = machine.gpus if machine.gpus is not None else range(len(visible)) if index is None else [index]
-    missing = [number for number in wanted if number >= len(visible)]
-    if missing:
-        raise UserError(f"gpus: there is no GPU {missing[0]}; this machine has {len(visible)}, numbered from 0")
-    return [visible[number] for number in wanted]
-
-
-def find_loaders(plan: Plan, gpus: Sequence[str]) -> int | None:
-    """Processes that decode images for a run on a GPU: the runs at a time share the cores."""
-    machine = plan.machine
-    if machine.workers is not None or not gpus:
-        return machine.workers
-    at_a_time = min(len(gpus) * machine.jobs_per_gpu, len(plan.runs))
-    if not isinstance(machine.jobs, str):
-        at_a_time = min(at_a_time, machine.jobs)
-    return min(MOST_WORKERS, max(1, cores() // at_a_time))
-
-
-def find_places(cells: Cells, todo: Sequence[Cell], gpus: Sequence[str]) -> list[str | None]:
-    """One place for each run at a time, with the GPU it is for: `jobs` of them, or as many as there is room for."""
-    machine = cells.plan.machine
-    places: list[str | None] = [gpu for _ in range(machine.jobs_per_gpu) for gpu in gpus]
-    if isinstance(machine.jobs, str):
-        return (places or [None] * _fitting(cells, todo))[: len(todo)]
-    return (places or [None] * machine.jobs)[: min(machine.jobs, len(todo))]
-
-
-def _fitting(cells: Cells, todo: Sequence[Cell]) -> int:
-    """Runs at a time without a GPU of their own: as many as there are cores for their threads, and memory."""
-    machine = cells.plan.machine
-    if choose_device(machine.device).type != "cpu":
+def _fitting(jobs: Jobs, todo: Sequence[Job]) -> int:
+    """Runs at a time without a GPU: as many as there are cores for their threads, and memory."""
+    if choose_device(jobs.study.hardware.device).type != "cpu":
         return 1
-    own = WORKER_BYTES + max(_batch_bytes(cell.trainer or cells.run(cell.config)) for cell in todo)
-    common = cells.shared_bytes()
+    own = WORKER_BYTES + max(_batch_bytes(jobs.trainer(job)) for job in todo)
+    common = jobs.shared_bytes()
     if not can_fork():  # every worker has its own
         common, own = 0, own + common
     fitting = int((MEMORY_SHARE * free_memory() - common) // own)
-    return max(1, min(cores() // (find_threads(cells.plan) or cores()), fitting))
+    return max(1, min(cores() // (find_threads(jobs.study) or cores()), fitting))
 
 
-def _batch_bytes(run: Trainer) -> int:
+def _batch_bytes(trainer: Trainer) -> int:
     """About what a step of training or of evaluation takes of a batch."""
-    vit, asked = run.shared.backbone, run.machine.eval_batch_size
-    evaluated = run.settings.batch_size if isinstance(asked, str) else asked
-    return max(training_bytes(vit, run.settings.batch_size), evaluation_bytes(vit, evaluated))
+    backbone, asked, own = trainer.shared.backbone, trainer.hardware.eval_batch_size, trainer.settings.batch_size
+    return max(training_bytes(backbone, own), evaluation_bytes(backbone, own if isinstance(asked, str) else asked))

@@ -18,17 +18,17 @@ SECONDS_BETWEEN_LINES = 30.0
 
 @dataclass(frozen=True)
 class Status:
-    """How far a run is; `left` are the seconds of training that are left."""
+    """How far a run is: seconds of training left, and share of its training steps done."""
 
     place: str
     loss: float | None = None
-    rate: float = 0.0
     left: float | None = None
+    done: float = 0.0
 
     def __str__(self) -> str:
         if self.loss is None or self.left is None:
             return self.place
-        return f"{self.place}, loss {self.loss:.3f}, {self.rate:.0f} images/s, {duration(self.left)} of training left"
+        return f"{self.place} loss {self.loss:.2f} {duration(self.left)} left"
 
 
 class Line(Protocol):
@@ -111,12 +111,12 @@ class Progress(Callback):
         self.steps, self.images = self.steps + 1, self.images + self.images_per_step
         if now - self.last_shown < self.between:
             return
-        place = f"task {task.index + 1}/{task.num_tasks}, epoch {step.epoch + 1}/{run.settings.tuned_epoch}"
+        place = f"task {task.index + 1}/{task.num_tasks} epoch {step.epoch + 1}/{run.settings.tuned_epoch}"
         left = (self.left - self.steps) * self.busy / self.steps
-        status = Status(place, float(step.loss), self.images / max(self.busy, 1e-9), left)
+        status = Status(place, float(step.loss), left, self.steps / self.left)
         self.show(status)
         if not self.line.live and now - self.last_line >= SECONDS_BETWEEN_LINES:
-            run.message(str(status))
+            run.message(f"{status}, {self.images / max(self.busy, 1e-9):.0f} images/s")
 
     def on_message(self, run: "Trainer", text: str) -> None:
         """Prints a line and appends it to the run's log."""

@@ -11,14 +11,13 @@ import torch
 
 from data_lt.errors import UserError
 from pilot_tal.backbone.load import given_statistics
-from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Machine, RunConfig
+from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Hardware, RunConfig
 from pilot_tal.engine.callbacks import Callback, CallbackList, StepInfo, TaskResult
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
+from pilot_tal.engine.hardware import check_eval_batch, find_eval_batch
 from pilot_tal.engine.loggers import check_log, make_loggers
 from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
-from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Line, Progress, Status
-from pilot_tal.engine.room import check_eval_batch, find_eval_batch
 from pilot_tal.engine.shared import Shared
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
@@ -41,27 +40,26 @@ class Trainer:
 
     Args:
         config: What is run.
-        machine: Where.
-        shared: Images, ViT and device.
-        record: The record, if it is not that of the whole dataset in tasks as `config` says.
-        path: The run directory, if it is not named after the record.
+        hardware: Where.
+        shared: Images, backbone and device.
+        record: Everything that shapes the result.
+        path: The run directory.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        machine: Machine,
+        hardware: Hardware,
         shared: Shared,
-        record: RunRecord | None = None,
-        path: Path | None = None,
+        record: RunRecord,
+        path: Path,
     ):
-        self.config, self.machine, self.shared = config, machine, shared
+        self.config, self.hardware, self.shared = config, hardware, shared
         self.settings = config.method_config
         check_precision(config.settings.precision, shared.device)
-        check_eval_batch(machine, config)
-        check_log(machine.log)
-        self.record = record or native_record(config, shared.data)
-        self.path = path or Path(machine.output) / self.record.name
+        check_eval_batch(hardware, config)
+        check_log(hardware.log)
+        self.record, self.path = record, path
         self.names = shared.store.paths
         self.limit = QUICK_STEPS if config.quick else None
         size = shared.backbone.img_size[0]
@@ -104,7 +102,7 @@ class Trainer:
             self.restore(learner, checkpoint)
         left = sum(self.steps(task) for task in self.tasks[done:])
         self.progress = Progress(line, writer, left)
-        self.callbacks = CallbackList([self.progress, *make_loggers(self.machine.log), *callbacks])
+        self.callbacks = CallbackList([self.progress, *make_loggers(self.hardware.log), *callbacks])
         self._write_record(writer, resumed=done > 0)
         if not done:
             writer.commit(self.record, 0)
@@ -175,7 +173,7 @@ class Trainer:
     @cached_property
     def eval_batch_size(self) -> int:
         """Images evaluated at a time; a GPU is asked, so never in a process that is to be forked."""
-        return find_eval_batch(self.machine, self.config, self.shared.backbone, self.shared.device)
+        return find_eval_batch(self.hardware, self.config, self.shared.backbone, self.shared.device)
 
     def steps(self, task: TaskInfo) -> int:
         """Training steps of a task."""

@@ -52,7 +52,7 @@ def forget(folder: str | Path, label: str, *, settings: Iterable[str] = ()) -> S
         with staged_session(folder, lock) as staged:
             kept = [photo.name for photo in place.history.held_out]
             data = session_data(place, [], staged)
-            trainer = trainer_for(place.config, place.machine, data, record, staged, load_vit(place), kept)
+            trainer = trainer_for(place.config, place.hardware, data, record, staged, load_vit(place), kept)
             index = record.stream.class_names.index(label)
             cast(ClosedFormSession, trainer).remove_class(index, _without(replace(place, history=left), index))
             seconds = round(time.monotonic() - began, 2)

@@ -18,9 +18,9 @@ from data_lt.files import given_path
 from data_lt.prepare import OWN
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import load_backbone
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import study_config
 from pilot_tal.config.parse import parse_items
-from pilot_tal.config.settings import DataConfig, LossConfig, Machine, RunConfig, RunSettings
+from pilot_tal.config.settings import DataConfig, Hardware, LossConfig, RunConfig, RunSettings
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Display, DisplayLine
@@ -56,7 +56,7 @@ class Place:
 
     folder: Path
     config: RunConfig
-    machine: Machine
+    hardware: Hardware
     history: History
     record: RunRecord | None
     capacity: dict[str, int]
@@ -123,8 +123,8 @@ def _learn(
     callbacks: Sequence[Callback],
 ) -> Session:
     """Runs one session in a copy of the folder, which then takes its place."""
-    if place.machine.threads is not None:
-        torch.set_num_threads(place.machine.threads)
+    if place.hardware.threads is not None:
+        torch.set_num_threads(place.hardware.threads)
     _check_classes(place, session, photos)
     vit = load_vit(place)
     with staged_session(place.folder, lock) as staged, display:
@@ -132,7 +132,7 @@ def _learn(
         photos = sorted(photos, key=lambda photo: data.class_names.index(photo.label))  # as the trainer keeps them
         kept = [photo.name for photo in place.history.held_out]
         record = _extended(place, session, photos, data)
-        trainer = trainer_for(place.config, place.machine, data, record, staged, vit, kept)
+        trainer = trainer_for(place.config, place.hardware, data, record, staged, vit, kept)
         if place.record is not None:
             write_sealed(staged / RECORD, record.plain())
             write_sealed(staged / RESULT, {**read_sealed(staged / RESULT), "finished": False})
@@ -161,35 +161,35 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
             raise UserError(f"learn takes no {key}: each session is one task, and its images are those of PHOTOS")
     capacity = {key: _whole(key, given.get(key, str(usual))) for key, usual in
                 (("max_tasks", MAX_TASKS), ("max_classes", MAX_CLASSES))}  # fmt: skip
-    shaping = [item for item in items if item.partition("=")[0] not in settings_of(Machine)]
+    shaping = [item for item in items if item.partition("=")[0] not in settings_of(Hardware)]
     plain = [item for item in items if item.partition("=")[0] not in capacity]
     if not history.sessions:
-        config, machine = _new_config(method or DEFAULT_METHOD, plain, capacity)
-        return Place(folder, config, machine, History(settings=tuple(shaping)), None, capacity)
+        config, hardware = _new_config(method or DEFAULT_METHOD, plain, capacity)
+        return Place(folder, config, hardware, History(settings=tuple(shaping)), None, capacity)
     record = read_run_record(folder)
     if method not in (None, record.method.name):
         raise UserError(f"{folder} is a model of {record.method.name}, not of {method}; give a new folder")
     for item in shaping:
         if item not in history.settings:
             raise UserError(f"{folder} was created without {item}, which cannot change any more; give a new folder")
-    machine = make_plan(record.method.name, OWN, [item for item in plain if item not in shaping]).machine
+    hardware = study_config(record.method.name, OWN, [item for item in plain if item not in shaping]).hardware
     weights = weights_source(read_stored(folder), None)
     details = {key: int(record.engine.details[key]) for key in capacity}
-    return Place(folder, _config_of(record, weights), machine, history, record, details)
+    return Place(folder, _config_of(record, weights), hardware, history, record, details)
 
 
-def _new_config(method: str, items: list[str], capacity: dict[str, int]) -> tuple[RunConfig, Machine]:
-    plan = make_plan(method, OWN, items, losses=("tal",), seeds=(1993,), references=())
-    if len(plan.runs) != 1:
-        raise UserError(f"learn takes one method and one value of each setting, got {len(plan.runs)} combinations")
-    config = plan.runs[0]
+def _new_config(method: str, items: list[str], capacity: dict[str, int]) -> tuple[RunConfig, Hardware]:
+    study = study_config(method, OWN, items, losses=("tal",), seeds=(1993,), references=())
+    if len(study.runs) != 1:
+        raise UserError(f"learn takes one method and one value of each setting, got {len(study.runs)} combinations")
+    config = study.runs[0]
     own = config.method_config
     if LEARNERS[method].splits_pool and "size" in settings_of(type(own)):
         if "size" in parse_items(items):
             capacity["max_tasks"] = max(1, own.size // own.top_k)  # type: ignore[attr-defined]
         else:
             own = replace(own, size=capacity["max_tasks"] * own.top_k)  # type: ignore[attr-defined, call-arg]
-    return replace(config, settings=replace(config.settings, tasks=1), method_config=own), plan.machine
+    return replace(config, settings=replace(config.settings, tasks=1), method_config=own), study.hardware
 
 
 def _config_of(record: RunRecord, weights: str) -> RunConfig:

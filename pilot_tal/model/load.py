@@ -9,8 +9,8 @@ from data_lt.files import check_regular, given_path
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import BUNDLED, DEMO, given_statistics, load_backbone
 from pilot_tal.config.plugins import load_plugins
-from pilot_tal.config.settings import Machine
-from pilot_tal.engine.shared import choose_device
+from pilot_tal.config.settings import Hardware
+from pilot_tal.engine.hardware import choose_device
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.model.images import LARGEST_WEIGHTS
@@ -44,7 +44,7 @@ def load_model(
         >>> model = load_model("runs/photos-l2p-tal-s1993-1a2b3c4d")  # doctest: +SKIP
         >>> model.predict(["bird.jpg"])[0].label  # doctest: +SKIP
     """
-    place = choose_device(settings_of(Machine)["device"].check(str(device)))
+    place = choose_device(settings_of(Hardware)["device"].check(str(device)))
     stored = read_stored(run_or_folder, after_task)
     load_plugins()
     with torch.random.fork_rng(devices=[]):  # ViT and learner draw their first tensors; the caller's numbers stay

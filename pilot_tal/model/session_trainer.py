@@ -11,10 +11,11 @@ from torch import Tensor
 
 from data_lt import LongTailedSet
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.config.settings import Machine, RunConfig
+from pilot_tal.config.settings import Hardware, RunConfig
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
+from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.loop import sent, tensor_cores
-from pilot_tal.engine.shared import choose_device, load_shared
+from pilot_tal.engine.shared import load_shared
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.learners.closed_form import STATISTICS, ClosedForm
@@ -39,7 +40,7 @@ def closed_forms() -> list[str]:
 
 def trainer_for(
     config: RunConfig,
-    machine: Machine,
+    hardware: Hardware,
     data: LongTailedSet,
     record: RunRecord,
     path: Path,
@@ -50,7 +51,7 @@ def trainer_for(
 
     Args:
         config: What is run.
-        machine: Where.
+        hardware: Where.
         data: The images that it may open.
         record: The record with the session's task.
         path: The run directory.
@@ -58,8 +59,8 @@ def trainer_for(
         kept: Names of the held-out images of earlier sessions.
     """
     kind = ClosedFormSession if is_closed_form(config.method) else SessionTrainer
-    shared = load_shared(config, machine, data, choose_device(machine.device), vit)
-    trainer = kind(config, machine, shared, record, path)
+    shared = load_shared(config, hardware, data, choose_device(hardware.device), vit)
+    trainer = kind(config, hardware, shared, record, path)
     trainer.names, trainer.kept = data.frame["name"].tolist(), kept
     return trainer
 

@@ -157,10 +157,10 @@ def test_a_module_that_returns_no_features_is_refused():
 
 
 def test_weights_of_the_demo_do_not_apply_to_another_backbone():
-    from pilot_tal.config.grid import make_plan
+    from pilot_tal.config.grid import study_config
 
     def settings(*items):
-        return make_plan("simplecil", "demo_lt", items).runs[0].settings
+        return study_config("simplecil", "demo_lt", items).runs[0].settings
 
     assert settings().weights == settings("backbone=demo_vit").weights == "bundled"
     other = settings("backbone=deit_tiny_patch16_224")

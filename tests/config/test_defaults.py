@@ -8,7 +8,7 @@ import yaml
 from data_lt import CARDS
 from data_lt.errors import UserError
 from pilot_tal.config.defaults import _config_file, defaults, method_config
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import study_config
 from pilot_tal.learners import LEARNERS
 
 # LAMDA-PILOT's configuration files.
@@ -61,10 +61,10 @@ def test_changes_come_last_and_settings_are_frozen():
 
 
 def test_another_backbone_does_not_inherit_the_demos_weights():
-    run = make_plan("l2p", "demo_lt", ["backbone=deit_tiny_patch16_224"]).runs[0]
+    run = study_config("l2p", "demo_lt", ["backbone=deit_tiny_patch16_224"]).runs[0]
     assert run.settings.weights == "hub"
     assert run.changed == {"backbone": ["deit_tiny_patch16_224", "demo_vit"]}
-    given = make_plan("l2p", "demo_lt", ["backbone=deit_tiny_patch16_224", "weights=random"]).runs[0]
+    given = study_config("l2p", "demo_lt", ["backbone=deit_tiny_patch16_224", "weights=random"]).runs[0]
     assert given.settings.weights == "random"
-    assert make_plan("l2p", "folder_lt", ["backbone=demo_vit"]).runs[0].settings.weights == "bundled"
-    assert make_plan("l2p", "demo_lt", ["backbone=demo_vit"]).runs[0].changed == {}
+    assert study_config("l2p", "folder_lt", ["backbone=demo_vit"]).runs[0].settings.weights == "bundled"
+    assert study_config("l2p", "demo_lt", ["backbone=demo_vit"]).runs[0].changed == {}

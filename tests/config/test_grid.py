@@ -6,7 +6,7 @@ from helpers.cli import command
 from data_lt import CARDS
 from data_lt.errors import UserError
 from pilot_tal.backbone.load import file_fingerprint
-from pilot_tal.config.grid import known_settings, make_plan, run_config
+from pilot_tal.config.grid import known_settings, run_config, study_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 
@@ -14,7 +14,7 @@ REFERENCES = ["simplecil", "plda"]
 
 
 def test_defaults_are_the_papers():
-    plan = make_plan("l2p", "cub_lt")
+    plan = study_config("l2p", "cub_lt")
     trained = [(run.loss.name, run.seed) for run in plan.runs if run.method == "l2p"]
     assert trained == [(loss, seed) for seed in (1993, 1994, 1995) for loss in ("ce", "tal", "tal_auto")]
     run = plan.runs[1]
@@ -25,33 +25,33 @@ def test_defaults_are_the_papers():
 
 
 def test_dataset_and_method_decide_what_differs():
-    assert make_plan("l2p", "cub_lt").runs[0].method_config.batch_size == 16
-    assert make_plan("l2p", "imagenetr_lt").runs[0].method_config.batch_size == 32
-    assert make_plan("coda_prompt", "imagenetr_lt").runs[0].settings.transform == "coda"
-    assert make_plan("coda_prompt", "cub_lt").runs[0].settings.transform == "pilot"
-    demo = make_plan("lae", "demo_lt").runs[0]
+    assert study_config("l2p", "cub_lt").runs[0].method_config.batch_size == 16
+    assert study_config("l2p", "imagenetr_lt").runs[0].method_config.batch_size == 32
+    assert study_config("coda_prompt", "imagenetr_lt").runs[0].settings.transform == "coda"
+    assert study_config("coda_prompt", "cub_lt").runs[0].settings.transform == "pilot"
+    demo = study_config("lae", "demo_lt").runs[0]
     assert (demo.settings.backbone, demo.settings.weights, demo.settings.transform) == (
         "demo_vit",
         "bundled",
         "characters",
     )
-    assert make_plan("lae", "demo_lt", ["epochs=3"]).runs[0].method_config.tuned_epoch == 3
-    assert make_plan("lae", "demo_lt", quick=True).runs[0].method_config.tuned_epoch == 2
-    assert make_plan("lae", "demo_lt", ["epochs=3"], quick=True).runs[0].method_config.tuned_epoch == 3
+    assert study_config("lae", "demo_lt", ["epochs=3"]).runs[0].method_config.tuned_epoch == 3
+    assert study_config("lae", "demo_lt", quick=True).runs[0].method_config.tuned_epoch == 2
+    assert study_config("lae", "demo_lt", ["epochs=3"], quick=True).runs[0].method_config.tuned_epoch == 3
 
 
 def test_everything_can_be_set():
     items = "tasks=10 seeds=7 losses=ce,tal,balanced_softmax tal.lam=0.99 fidelity=fixed epochs=2 init_lr=0.5"
     items += " data_root=/images weights=random device=cpu output=out workers=3 cache=off threads=2 n_max=9"
-    plan = make_plan("mos", "cub_lt", [*items.split(), "references=none"])
+    plan = study_config("mos", "cub_lt", [*items.split(), "references=none"])
     assert [run.loss.name for run in plan.runs] == ["ce", "tal", "balanced_softmax"]
     run = plan.runs[1]
     assert (run.seed, run.settings.tasks, run.settings.fidelity, run.loss.options["lam"]) == (7, 10, "fixed", 0.99)
     assert (run.method_config.tuned_epoch, run.method_config.init_lr, run.data.n_max) == (2, 0.5, 9)
-    machine = plan.machine
+    machine = plan.hardware
     assert (machine.data_root, machine.output, machine.workers, machine.threads) == ("/images", "out", 3, 2)
     assert (machine.device, machine.cache) == ("cpu", "off")
-    assert make_plan("l2p", "cub_lt", ["init_milestones=[3,5]"]).runs[0].method_config.init_milestones == (3, 5)
+    assert study_config("l2p", "cub_lt", ["init_milestones=[3,5]"]).runs[0].method_config.init_milestones == (3, 5)
 
 
 def test_a_home_directory_is_expanded_so_that_a_run_is_named_by_what_is_in_its_files(tmp_path, monkeypatch):
@@ -59,24 +59,24 @@ def test_a_home_directory_is_expanded_so_that_a_run_is_named_by_what_is_in_its_f
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "w.safetensors").write_bytes(b"weights")
     items = ["weights=~/w.safetensors", "order=~/order.txt", "losses=ce", "seeds=1"]
-    settings = make_plan("lae", "cub_lt", items).runs[0].settings
+    settings = study_config("lae", "cub_lt", items).runs[0].settings
     assert (settings.weights, settings.order) == (str(tmp_path / "w.safetensors"), str(tmp_path / "order.txt"))
     assert file_fingerprint(settings.weights).startswith("w.safetensors@")
 
 
 def test_a_folder_is_no_part_of_the_split():
-    (run,) = make_plan(
+    (run,) = study_config(
         "lae", "cub_lt", ["folder=mine", "manifest=list.txt", "losses=ce", "seeds=1", "references=none"]
     ).runs
     assert (run.data.folder, run.data.manifest) == ("mine", "list.txt")
 
 
 def test_changes_are_told_with_their_defaults():
-    run = make_plan("l2p", "cub_lt", ["tasks=10", "batch_size=16", "n_max=40", "n_min=3", "tal.r=2"]).runs[1]
+    run = study_config("l2p", "cub_lt", ["tasks=10", "batch_size=16", "n_max=40", "n_min=3", "tal.r=2"]).runs[1]
     assert run.changed == {"tasks": [10, 5], "n_min": [3, 2], "r": [2.0, 1.0]}
-    assert make_plan("l2p", "cub_lt", ["split_seed=1993"]).runs[0].changed == {}
-    assert make_plan("l2p", "cub_lt", ["law=none"]).runs[0].data.law == "none"
-    assert make_plan("l2p", "cub_lt", ["law=null"]).runs[0].data.law is None
+    assert study_config("l2p", "cub_lt", ["split_seed=1993"]).runs[0].changed == {}
+    assert study_config("l2p", "cub_lt", ["law=none"]).runs[0].data.law == "none"
+    assert study_config("l2p", "cub_lt", ["law=null"]).runs[0].data.law is None
 
 
 def test_lists_multiply():
@@ -89,7 +89,7 @@ def test_lists_multiply():
         "g_prompt_layer_idx=[0,1],[0]",
         "references=none",
     ]
-    plan = make_plan("dualprompt", "cub_lt,food101_lt", items)
+    plan = study_config("dualprompt", "cub_lt,food101_lt", items)
     assert len(plan.runs) == 2 * 2 * 2 * 2 * (1 + 4)
     assert len({(r.dataset, r.settings.tasks, r.method_config.g_prompt_layer_idx, r.seed, r.loss.name,
                  *r.loss.options.values()) for r in plan.runs}) == len(plan.runs)  # fmt: skip
@@ -98,7 +98,7 @@ def test_lists_multiply():
 
 
 def test_all_stands_for_every_method_and_the_papers_datasets():
-    plan = make_plan("all", "all", ["seeds=1", "losses=ce"])
+    plan = study_config("all", "all", ["seeds=1", "losses=ce"])
     assert {run.method for run in plan.runs} == set(LEARNERS)
     assert {run.dataset for run in plan.runs} == {"cub_lt", "imagenetr_lt", "food101_lt"}
     assert len(plan.runs) == 3 * len(LEARNERS)
@@ -106,7 +106,7 @@ def test_all_stands_for_every_method_and_the_papers_datasets():
 
 def test_a_method_that_trains_nothing_runs_once_a_seed(monkeypatch):
     monkeypatch.setattr(LEARNERS["lae"], "trains", classmethod(lambda cls, config: False))
-    plan = make_plan("lae,l2p", "cub_lt", ["seeds=1,2", "losses=ce,tal", "references=none"])
+    plan = study_config("lae,l2p", "cub_lt", ["seeds=1,2", "losses=ce,tal", "references=none"])
     assert [(run.method, run.loss.name) for run in plan.runs] == [
         ("lae", "none"), ("lae", "none"), *(2 * [("l2p", "ce"), ("l2p", "tal")]),
     ]  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_method_that_trains_nothing_runs_once_a_seed(monkeypatch):
 
 def test_references_share_seeds_data_and_conditions_with_the_methods_they_stand_beside():
     items = ["seeds=1,2", "tasks=5,10", "fidelity=fixed", "n_max=9", "epochs=3", "batch_size=7", "tal.lam=0.9,0.99"]
-    plan = make_plan("l2p,lae", "cub_lt,food101_lt", items)
+    plan = study_config("l2p,lae", "cub_lt,food101_lt", items)
     beside = [run for run in plan.runs if run.loss.name == "none"]
     kinds = [(run.method, run.dataset, run.settings.tasks, run.seed) for run in beside]
     wanted = [(m, d, t, s) for d in ("cub_lt", "food101_lt") for m in REFERENCES for t in (5, 10) for s in (1, 2)]
@@ -132,7 +132,7 @@ def test_references_share_seeds_data_and_conditions_with_the_methods_they_stand_
 
 def test_references_are_left_out_where_they_add_nothing():
     def methods(method: str, *items: str) -> list[str]:
-        return [run.method for run in make_plan(method, "cub_lt", ["seeds=1", *items]).runs]
+        return [run.method for run in study_config(method, "cub_lt", ["seeds=1", *items]).runs]
 
     assert methods("l2p", "losses=ce", "references=none") == ["l2p"]
     assert methods("l2p", "losses=ce", "references=simplecil") == ["l2p", "simplecil"]
@@ -146,14 +146,16 @@ def test_references_are_left_out_where_they_add_nothing():
 
 
 def test_any_loss_of_the_study_may_be_its_baseline():
-    assert make_plan("l2p", "cub_lt").baseline == "ce"
-    assert make_plan("l2p", "cub_lt", ["baseline=tal"]).baseline == "tal"
+    assert study_config("l2p", "cub_lt").baseline == "ce"
+    assert study_config("l2p", "cub_lt", ["baseline=tal"]).baseline == "tal"
     with pytest.raises(UserError, match="baseline=focal is not among the losses ce, tal, tal_auto"):
-        make_plan("l2p", "cub_lt", ["baseline=focal"])
+        study_config("l2p", "cub_lt", ["baseline=focal"])
 
 
 def test_a_setting_of_some_methods_is_for_those_alone():
-    plan = make_plan("simplecil,l2p,mos", "cub_lt", ["epochs=3", "size=20", "seeds=1", "losses=ce", "references=none"])
+    plan = study_config(
+        "simplecil,l2p,mos", "cub_lt", ["epochs=3", "size=20", "seeds=1", "losses=ce", "references=none"]
+    )
     assert [run.method for run in plan.runs] == ["simplecil", "l2p", "mos"]
     assert [run.method_config.tuned_epoch for run in plan.runs] == [0, 3, 3]
     assert plan.runs[1].method_config.size == 20 and "size" not in plan.runs[2].changed
@@ -161,10 +163,10 @@ def test_a_setting_of_some_methods_is_for_those_alone():
 
 def test_the_data_root_comes_from_the_command_then_the_environment_then_data(monkeypatch):
     monkeypatch.delenv("PILOT_TAL_DATA", raising=False)
-    assert make_plan("l2p", "cub_lt").machine.data_root == "data"
+    assert study_config("l2p", "cub_lt").hardware.data_root == "data"
     monkeypatch.setenv("PILOT_TAL_DATA", "/from/environment")
-    assert make_plan("l2p", "cub_lt").machine.data_root == "/from/environment"
-    assert make_plan("l2p", "cub_lt", ["data_root=/given"]).machine.data_root == "/given"
+    assert study_config("l2p", "cub_lt").hardware.data_root == "/from/environment"
+    assert study_config("l2p", "cub_lt", ["data_root=/given"]).hardware.data_root == "/given"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
 )
 def test_what_is_wrong_is_refused_at_once_in_one_sentence(method, dataset, items, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
-        make_plan(method, dataset, items.split())
+        study_config(method, dataset, items.split())
     assert "\n" not in str(caught.value)
 
 
@@ -231,15 +233,15 @@ def test_every_listed_setting_is_taken_with_its_default(method):
     assert status == 0
     shown = dict(line.split(" ")[0].split("=", 1) for line in printed.splitlines())
     assert set(shown) == {setting.name for setting in known_settings(method).values()}
-    trains = make_plan(method, "demo_lt").runs[0].loss.name != "none"
+    trains = study_config(method, "demo_lt").runs[0].loss.name != "none"
     losses = [f"losses={','.join(LOSSES)}"] if trains else []
-    usual = make_plan(method, "demo_lt", [*losses, "seeds=1993"]).runs
+    usual = study_config(method, "demo_lt", [*losses, "seeds=1993"]).runs
     for key, value in shown.items():
         if not trains and "." in key:
             continue
         if value and key not in ("losses", "plugins", "tal.memory_epochs", "tal_auto.memory_epochs"):
             more = [] if key == "seeds" else ["seeds=1993"]
-            assert make_plan(method, "demo_lt", [f"{key}={value}", *losses, *more]).runs == usual, key
+            assert study_config(method, "demo_lt", [f"{key}={value}", *losses, *more]).runs == usual, key
 
 
 def test_list_names_everything():
@@ -274,5 +276,5 @@ def test_list_names_everything():
 )  # fmt: skip
 def test_what_cannot_go_together_is_refused_before_anything_is_looked_for(items, sentence):
     with pytest.raises(UserError) as caught:
-        make_plan("l2p", "cub_lt", [*items, "data_root=nowhere"])
+        study_config("l2p", "cub_lt", [*items, "data_root=nowhere"])
     assert sentence in str(caught.value)

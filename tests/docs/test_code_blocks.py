@@ -18,7 +18,7 @@ from helpers.images import make_images
 from markdown_it import MarkdownIt
 
 from pilot_tal.cli.app import app
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import study_config
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PROGRAMS = ("pilot-tal", ".venv/bin/pilot-tal", "python -m pilot_tal")
@@ -112,7 +112,7 @@ def test_commands_are_understood(page, line, tmp_path, monkeypatch):
         assert done.returncode == 0, printed
     elif arguments[0] in ("run", "compare") and "--slurm" not in arguments:
         settings = [item for item in arguments[3:] if "=" in item and not item.startswith("-")]
-        assert make_plan(arguments[1], arguments[2], settings).runs
+        assert study_config(arguments[1], arguments[2], settings).runs
     else:
         import typer.main
 

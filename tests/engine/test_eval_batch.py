@@ -10,10 +10,10 @@ from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
 from data_lt.errors import UserError
-from pilot_tal.config.grid import make_plan
-from pilot_tal.engine.launch_cells import Cells
+from pilot_tal.config.grid import study_config
+from pilot_tal.engine.hardware import MOST_IMAGES, evaluation_bytes, find_eval_batch
+from pilot_tal.engine.jobs import Jobs
 from pilot_tal.engine.loop import evaluate, regrouped
-from pilot_tal.engine.room import MOST_IMAGES, evaluation_bytes, find_eval_batch
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run
@@ -27,13 +27,14 @@ def images(tmp_path_factory):
 
 
 def run_of(images, method, *more):
-    plan = make_plan(method, "folder_lt", settings(images, "runs", "seeds=1", "batch_size=4", *more))
-    return Cells(plan).run(plan.runs[0])
+    plan = study_config(method, "folder_lt", settings(images, "runs", "seeds=1", "batch_size=4", *more))
+    jobs = Jobs(plan)
+    return jobs.trainer(jobs.all[0])
 
 
 def on_cuda(run: Trainer) -> Trainer:
     """The same run, were there a GPU: nothing of it is computed."""
-    return Trainer(run.config, run.machine, replace(run.shared, device=torch.device("cuda")))
+    return Trainer(run.config, run.hardware, replace(run.shared, device=torch.device("cuda")), run.record, run.path)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 11, 50])
@@ -122,14 +123,14 @@ def test_a_gpu_takes_as_many_as_its_memory_likes(images, monkeypatch):
     assert run.eval_batch_size == 4
     memory = 4 * evaluation_bytes(vit, 1) * 100
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=memory))
-    assert find_eval_batch(run.machine, run.config, vit, cuda) == 64
-    assert find_eval_batch(replace(run.machine, jobs_per_gpu=2), run.config, vit, cuda) == 32
-    assert find_eval_batch(replace(run.machine, jobs_per_gpu=64), run.config, vit, cuda) == 4  # as in training
-    assert find_eval_batch(replace(run.machine, eval_batch_size=7), run.config, vit, cuda) == 7
+    assert find_eval_batch(run.hardware, run.config, vit, cuda) == 64
+    assert find_eval_batch(replace(run.hardware, jobs_per_gpu=2), run.config, vit, cuda) == 32
+    assert find_eval_batch(replace(run.hardware, jobs_per_gpu=64), run.config, vit, cuda) == 4  # as in training
+    assert find_eval_batch(replace(run.hardware, eval_batch_size=7), run.config, vit, cuda) == 7
     memory = 80 * GIB
-    assert find_eval_batch(run.machine, run.config, vit, cuda) == MOST_IMAGES
+    assert find_eval_batch(run.hardware, run.config, vit, cuda) == MOST_IMAGES
     voting = run_of(images, "l2p")
-    assert find_eval_batch(voting.machine, voting.config, vit, cuda) == 4
+    assert find_eval_batch(voting.hardware, voting.config, vit, cuda) == 4
 
 
 @pytest.mark.parametrize("cuda", [True, False])

@@ -13,7 +13,7 @@ from fuzz_world import SETTINGS, World, answered, wrong
 from pilot_tal.config.defaults import defaults
 from pilot_tal.config.grid import known_settings
 from pilot_tal.config.parse import split_values
-from pilot_tal.config.settings import QUICK_EPOCHS, Machine
+from pilot_tal.config.settings import QUICK_EPOCHS, Hardware
 from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import Run, find_runs, load_run
 from pilot_tal.schema import Option, settings_of
@@ -101,7 +101,7 @@ def check_plan(case: SettingsCase, world: World) -> tuple[str, bool]:
 
 def values_in(key: str, setting: Option, text: str) -> list[str]:
     """The texts of the values; a comma does not part two in a list, nor in what is said of the machine."""
-    if setting.many or key in settings_of(Machine):
+    if setting.many or key in settings_of(Hardware):
         return [text if setting.kind is str else text.strip()]
     return split_values(text)
 

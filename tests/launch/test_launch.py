@@ -15,11 +15,10 @@ from helpers.cli import ROOT, command, process
 from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import study_config
+from pilot_tal.engine import hardware, workers
 from pilot_tal.engine import launch as launching
-from pilot_tal.engine import launch_workers
-from pilot_tal.engine.launch_cells import Cells, command_line, labels, plan_of, run_arguments
-from pilot_tal.engine.shared import cores
+from pilot_tal.engine.jobs import Jobs, from_arguments, labels, run_arguments
 from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import find_runs, load_run
 
@@ -72,7 +71,7 @@ def test_jobs_do_not_change_a_byte(images, undisturbed, tmp_path):
 
 def test_where_processes_are_not_forked(images, undisturbed, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1a2b")  # parts of a GPU, which torch counts by starting CUDA
-    assert not launch_workers.can_fork()
+    assert not workers.can_fork()
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     given = settings(images, tmp_path, "losses=tal", "seeds=1994,1995", "jobs=2")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--quick")
@@ -163,10 +162,10 @@ def test_workers_end_with_the_process_that_started_them(images, tmp_path):
         time.sleep(0.1)
 
 
-def test_a_cell_of_another_process_is_left_to_it_and_looked_at_again(images, undisturbed, tmp_path):
+def test_a_run_of_another_process_is_left_to_it_and_looked_at_again(images, undisturbed, tmp_path):
     wanted = settings(images, tmp_path, "jobs=2", "threads=1", "losses=tal", "seeds=1993,1994")
-    plan = make_plan("l2p", "folder_lt", wanted, quick=True)
-    busy = Cells(plan).path(plan.runs[0])
+    plan = study_config("l2p", "folder_lt", wanted, quick=True)
+    busy = Jobs(plan).all[0].path
     with pytest.raises(KeyError), locked(busy):
         started = process("compare", "l2p", "folder_lt", *wanted, "--quick")
         seen = ""
@@ -200,21 +199,18 @@ GRID = ["tasks=2,3", "losses=ce,tal", "tal.lam=0.9,0.99", "seeds=1,2", "batch_si
 def test_commands_make_the_same_runs(more, images, tmp_path, monkeypatch):
     grid = GRID if "init_cls=2" not in more else GRID[1:]
     wanted = [item for item in settings(images, tmp_path / "a b", *grid, *more) if item not in ("n_max=6",) or not more]
-    plan = make_plan("l2p,mos", "folder_lt", wanted, quick=not more)
+    plan = study_config("l2p,mos", "folder_lt", wanted, quick=not more)
     here = ["jobs=3"]  # is for this machine, and not for whoever takes the commands
     quick = [] if more else ["--quick"]
     status, printed = command("compare", "l2p,mos", "folder_lt", *wanted, *here, "--commands", *quick)
     lines = printed.splitlines()
     assert status == 0 and len(lines) == len(plan.runs) == len(set(labels(plan.runs)))
-    for line, config in zip(lines, plan.runs, strict=True):
+    for line, job in zip(lines, Jobs(plan).all, strict=True):
         words = shlex.split(line)
-        again = plan_of(words[words.index("run") :])
-        (other,) = again.runs
-        assert Cells(again).path(other) == Cells(plan).path(config)
-        assert again.machine == plan.machine
+        again = from_arguments(words[words.index("run") :])
+        assert Jobs(again).all[0].path == job.path
+        assert again.hardware == plan.hardware
     assert not (tmp_path / "a b").exists()
-    monkeypatch.setattr(sys, "argv", [".venv/bin/pilot-tal"])
-    assert command_line("status", "a b") == ".venv/bin/pilot-tal status 'a b'"
 
 
 def test_dry_run_is_a_table(images, tmp_path):
@@ -256,47 +252,48 @@ def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
 
 def test_threads_follow_the_plan_and_jobs_the_memory(images, tmp_path, monkeypatch):
     def plan(*items: str):
-        return make_plan("l2p", "folder_lt", settings(images, tmp_path, *items, *[TWO] * ("losses=tal" not in items)))
+        return study_config(
+            "l2p", "folder_lt", settings(images, tmp_path, *items, *[TWO] * ("losses=tal" not in items))
+        )
 
-    assert launching.find_threads(plan()) == 1
-    assert launching.find_threads(plan("threads=3")) == 3
-    assert launching.find_threads(plan("jobs=1")) is None
-    assert launching.find_threads(plan("losses=tal", "seeds=1")) is None
+    assert hardware.find_threads(plan()) == 1
+    assert hardware.find_threads(plan("threads=3")) == 3
+    assert hardware.find_threads(plan("jobs=1")) is None
+    assert hardware.find_threads(plan("losses=tal", "seeds=1")) is None
     monkeypatch.setattr(launching, "cores", lambda: 64)
-    cells = Cells(plan())
-    every = cells.all()
+    every = Jobs(plan())
 
-    def jobs(free: int, cells: Cells = cells) -> int:
+    def slots(free: int, jobs: Jobs = every) -> int:
         monkeypatch.setattr(launching, "free_memory", lambda: free)
-        return len(launching.find_places(cells, every, []))
+        return len(launching.find_slots(jobs, jobs.all, []))
 
-    run = cells.run(every[0].config)
+    run = every.trainer(every.all[0])
     one = launching.WORKER_BYTES + launching._batch_bytes(run)
-    assert jobs(1 << 50) == 6 and jobs(0) == 1 and jobs(1 << 50, Cells(plan("threads=16"))) == 4
-    assert jobs(int((cells.shared_bytes() + 3.5 * one) / launching.MEMORY_SHARE)) == 3
+    assert slots(1 << 50) == 6 and slots(0) == 1 and slots(1 << 50, Jobs(plan("threads=16"))) == 4
+    assert slots(int((every.shared_bytes() + 3.5 * one) / launching.MEMORY_SHARE)) == 3
     vit = sum(tensor.nbytes for tensor in run.shared.backbone.state_dict().values())
-    assert cells.shared_bytes() == vit + run.shared.store.decoded_bytes() > vit
+    assert every.shared_bytes() == vit + run.shared.store.decoded_bytes() > vit
 
 
-def test_images_are_kept_as_long_as_a_cell_needs_them(images, tmp_path):
-    cells = Cells(make_plan("l2p", "folder_lt", settings(images, tmp_path, "losses=ce", "seeds=1", "n_max=4,5")))
-    few, many = (cell.config for cell in cells.all())
-    kept, gone = cells.shared(few), cells.shared(many)
+def test_images_are_kept_as_long_as_a_run_needs_them(images, tmp_path):
+    jobs = Jobs(study_config("l2p", "folder_lt", settings(images, tmp_path, "losses=ce", "seeds=1", "n_max=4,5")))
+    few, many = jobs.all
+    kept, gone = jobs.shared(few.config), jobs.shared(many.config)
     assert kept is not gone and kept.backbone is gone.backbone
-    cells.forget_others([few])
-    assert cells.shared(few) is kept and cells.shared(many) is not gone
-    assert cells.shared(many).backbone is kept.backbone
+    jobs.keep_only([few])
+    assert jobs.shared(few.config) is kept and jobs.shared(many.config) is not gone
+    assert jobs.shared(many.config).backbone is kept.backbone
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
-    assert cores() == 3
+    assert hardware.cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS
-    assert cores() == 64
+    assert hardware.cores() == 64
 
 
-def test_cells_are_measured_by_the_images_they_show(images, tmp_path, monkeypatch):
+def test_time_left_counts_the_images_that_runs_show(images, tmp_path, monkeypatch):
     """So the time left holds for methods with other batches: LAE's has 128 images, L2P's 16."""
     seen = {}
 
@@ -305,20 +302,19 @@ def test_cells_are_measured_by_the_images_they_show(images, tmp_path, monkeypatc
             pass
 
         def work(self, todo):
-            seen.update({cell.config.method: cell.images for cell in todo})
-            return []
+            seen.update({job.config.method: job.images for job in todo})
 
     monkeypatch.setattr(launching, "Workers", Spy)
     wanted = settings(images, tmp_path, "losses=ce", "seeds=1", "epochs=3")
-    launching.launch(make_plan("l2p,lae", "folder_lt", wanted))
+    launching.launch(study_config("l2p,lae", "folder_lt", wanted))
     tasks, epochs = 2, 3
     assert seen == {"l2p": tasks * epochs * 16, "lae": tasks * epochs * 128}
 
 
 def test_run_arguments_repeat_a_plan_of_every_method(images, tmp_path):
-    plan = make_plan("all", "folder_lt", settings(images, tmp_path))
+    plan = study_config("all", "folder_lt", settings(images, tmp_path))
     for config in plan.runs:
-        assert plan_of(run_arguments(config, plan.machine)).runs == (config,)
+        assert from_arguments(run_arguments(config, plan.hardware)).runs == (config,)
 
 
 def test_the_table_is_one_call(images, tmp_path):

@@ -17,8 +17,8 @@ from test_launch import FAULTY
 
 from data_lt.errors import UserError
 from pilot_tal.cli.compare import mark_slurm
-from pilot_tal.engine import launch_slurm
-from pilot_tal.engine.launch_slurm import SlurmConfig, _parse
+from pilot_tal.engine import slurm
+from pilot_tal.engine.slurm import SlurmConfig, _parse
 from pilot_tal.record.plans import planned
 from pilot_tal.record.run_dir import find_runs, is_finished
 from pilot_tal.schema import build
@@ -104,7 +104,7 @@ def test_runs_are_checked_for_the_node_and_not_for_the_machine_that_submits_them
 ):
     """The machine here has no GPU, as many from which jobs are submitted."""
     handed = []
-    monkeypatch.setattr(launch_slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
+    monkeypatch.setattr(slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1", *items)
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", *options)
     assert (status, bool(handed)) == ((2, False) if words else (0, True)), printed
@@ -117,7 +117,7 @@ def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp
         yield ["7_0", "7_1"]
         raise UserError("SLURM refuses: too many jobs")
 
-    monkeypatch.setattr(launch_slurm, "_submit", two_of_six)
+    monkeypatch.setattr(slurm, "_submit", two_of_six)
     given = settings(images, tmp_path / "runs", "losses=ce,tal")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     said = " ".join(printed.split())
@@ -129,7 +129,7 @@ def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp
 @needs_submitit
 def test_a_plan_that_cannot_be_noted_is_not_submitted(images, tmp_path, monkeypatch):
     handed = []
-    monkeypatch.setattr(launch_slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
+    monkeypatch.setattr(slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".plans").write_text("a file where the folder belongs")
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
@@ -144,7 +144,7 @@ def test_a_refused_report_is_not_promised(images, tmp_path, monkeypatch):
             raise UserError("SLURM refuses: too many jobs")
         yield ["7"]
 
-    monkeypatch.setattr(launch_slurm, "_submit", no_last_job)
+    monkeypatch.setattr(slurm, "_submit", no_last_job)
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     said = " ".join(printed.split())
@@ -154,7 +154,7 @@ def test_a_refused_report_is_not_promised(images, tmp_path, monkeypatch):
 
 @needs_submitit
 def test_a_gpu_that_nobody_asks_slurm_for_is_noted(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch_slurm, "_submit", lambda *given: [["1"]])
+    monkeypatch.setattr(slurm, "_submit", lambda *given: [["1"]])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1", "device=cuda")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     assert status == 0 and "the jobs ask SLURM for no GPU" in printed
@@ -165,8 +165,8 @@ def test_a_gpu_that_nobody_asks_slurm_for_is_noted(images, tmp_path, monkeypatch
 @needs_submitit
 def test_the_report_waits_though_squeue_does_not_answer(images, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(launch_slurm, "queued_jobs", lambda: None)
-    monkeypatch.setattr(launch_slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or [["7_0"]])
+    monkeypatch.setattr(slurm, "queued_jobs", lambda: None)
+    monkeypatch.setattr(slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or [["7_0"]])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     assert status == 0 and f"the report will be {tmp_path / 'runs' / 'report'}" in "".join(printed.split("\n"))

@@ -8,7 +8,7 @@ from synthetic_runs import long_tailed_counts, write_comparison, write_run_direc
 
 from data_lt import CARDS, LongTailedSet, read_manifest
 from data_lt.errors import UserError
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import study_config
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.metrics import Difference
 from pilot_tal.record.run_dir import load_run
@@ -235,7 +235,7 @@ def test_other_settings_are_not_averaged(tmp_path, other):
 
 def test_methods_with_defaults_of_their_own_are_averaged(tmp_path):
     for method in ("l2p", "lae"):
-        settings = asdict(make_plan(method, "cub_lt").runs[0].method_config)
+        settings = asdict(study_config(method, "cub_lt").runs[0].method_config)
         write_comparison(tmp_path, dataset="cub_lt", method=method, settings=settings, **TINY)
     assert headline(load_study([tmp_path]))[0].values["mean"] is not None
 
@@ -243,7 +243,7 @@ def test_methods_with_defaults_of_their_own_are_averaged(tmp_path):
 def paper_runs(root, *items, quick=False, checksum=CUB.checksum):
     """CE and TAL of L2P on CUB-LT as the program records them, with settings from the command line."""
     data = LongTailedSet("cub_lt", "CUB-LT", root, CUB.frame(), CUB.class_names, checksum, CUB.header, CARDS["cub_lt"])
-    for config in make_plan("l2p", "cub_lt", ["seeds=1", "losses=ce,tal", *items], quick).runs:
+    for config in study_config("l2p", "cub_lt", ["seeds=1", "losses=ce,tal", *items], quick).runs:
         if config.method == "l2p":
             write_run_directory(root, record=native_record(config, data), tests=1, steps_a_task=2)
     (group,) = load_study([root]).groups

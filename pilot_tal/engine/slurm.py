@@ -1,7 +1,7 @@
-"""The cells of a plan as SLURM jobs, through submitit.
+"""The runs of a study as SLURM jobs, through submitit.
 
-A job is given the command lines of some cells and runs them, one after the other, as this machine would. Preempted, or
-at the end of its time, it is requeued; a run then goes on after its last finished task.
+A SLURM job gets the command lines of some runs and executes them one after the other, as `launch` does here. Preempted,
+or at the end of its time, it is requeued; a run then resumes after its last finished task.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from typing import Annotated, Any
 
 import torch
 
-from data_lt.errors import UserError, terminate
+from data_lt.errors import UserError, command, terminate
 from pilot_tal.config.parse import parse_items
-from pilot_tal.config.settings import AUTO, Machine, Plan
+from pilot_tal.config.settings import AUTO, StudyConfig
+from pilot_tal.engine.jobs import Job, Jobs, for_other_launcher, from_arguments, run_arguments
 from pilot_tal.engine.launch import check_output, launch
-from pilot_tal.engine.launch_cells import Cell, Cells, anywhere, command_line, plan_of, run_arguments
 from pilot_tal.record.plans import note_plan, planned, queued_jobs
 from pilot_tal.record.states import run_states
 from pilot_tal.schema import Rule, build, settings_of
@@ -31,7 +31,7 @@ from pilot_tal.version import install_hint
 
 FOLDER = ".slurm"
 MOST_TIMEOUTS = 100
-MOST_JOBS_AN_ARRAY = 1000  # SLURM's own default limit is 1001
+MOST_JOBS_PER_ARRAY = 1000  # SLURM's own default limit is 1001
 _NAME = r"[^\s'\"]+"
 
 
@@ -85,118 +85,114 @@ class SlurmConfig:
 
 
 class SlurmJob:
-    """What a job does: some cells, each given as the arguments of its `pilot-tal run`."""
+    """A SLURM job: some runs, each given as the arguments of its `pilot-tal run`."""
 
     def __init__(self, commands: Sequence[Sequence[str]]):
         self.commands = commands
 
     def __call__(self) -> None:
-        """Runs the cells in turn; the failure of one does not touch the others."""
+        """Executes the runs in turn; the failure of one leaves the others alone."""
         signal.signal(signal.SIGTERM, terminate)  # cancelled; submitit would go on
-        plans = [plan_of(command) for command in self.commands]
-        runs = tuple(run for plan in plans for run in plan.runs)
-        outcome = launch(replace(plans[0], runs=runs, machine=replace(plans[0].machine, jobs=1)))
+        studies = [from_arguments(arguments) for arguments in self.commands]
+        runs = tuple(study.runs[0] for study in studies)
+        outcome = launch(replace(studies[0], runs=runs, hardware=replace(studies[0].hardware, jobs=1)))
         if outcome.failed:
-            causes = "; ".join(f"{cell.label}: {cell.failure}" for cell in outcome.failed)
+            causes = "; ".join(f"{job.label}: {job.failure}" for job in outcome.failed)
             raise RuntimeError(f"{len(outcome.failed)} of {len(runs)} runs failed: {causes}")
 
     def checkpoint(self) -> Any:
-        """What is requeued: the same, for every run knows how far it is."""
+        """What is requeued: the same job, since every run resumes by itself."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 def submit(
-    plan: Plan,
+    study: StudyConfig,
     items: Iterable[str],
-    report: Path,
+    report: Callable[[Sequence[Path]], Path],
     write_report: Callable[[Sequence[str], str], None],
     say: Callable[[str], None],
     dry_run: bool = False,
 ) -> None:
-    """Submits what is neither done nor queued, and a last job that writes the report.
+    """Submits the runs that are neither done nor queued, and a last job that writes the report.
 
     Args:
-        plan: The runs.
+        study: The runs.
         items: `key=value` for SLURM.
-        report: Folder of the report.
+        report: Returns the folder of the report on run directories.
         write_report: Writes the report on run directories into a folder; called in the last job.
         say: Receives messages, and the script of a dry run.
         dry_run: Pass the script to `say`, submit nothing.
 
     Raises:
-        UserError: bad input, no submitit, no sbatch, or what sbatch says.
+        UserError: bad input, no submitit, no sbatch, or SLURM's own error.
     """
     config = build(SlurmConfig, _parse(items), "SLURM")
     _need_submitit()
-    output = Path(plan.machine.output)
-    device = _device_on_a_node(plan.machine, config)
-    cells = Cells(plan, device)
-    every = cells.all()
-    todo = _not_queued(output, every)
-    machine = _on_a_node(plan.machine, config)
-    commands = [run_arguments(cell.config, machine, plan.plugins) for cell in todo]
+    output = Path(study.hardware.output)
+    device = _device_on_node(study.hardware.device, config)
+    jobs = Jobs(study, device)
+    todo = _not_queued(output, jobs.all)
+    # One run at a time; without a GPU it uses the cores that the SLURM job has.
+    threads = study.hardware.threads or (None if config.gpus else config.cpus)
+    hardware = replace(for_other_launcher(study.hardware), jobs_per_gpu=1, threads=threads)
+    commands = [run_arguments(job.config, hardware, study.plugins) for job in todo]
     size = config.cells_per_job
-    jobs = [SlurmJob(commands[start : start + size]) for start in range(0, len(commands), size)]
+    parts = [SlurmJob(commands[start : start + size]) for start in range(0, len(commands), size)]
     if dry_run:
-        say(_script(output, config, len(jobs)))
-        say(f"{len(todo)} of {len(every)} runs to submit, in {len(jobs)} jobs")
+        say(_script(output, config, len(parts)))
+        say(f"{len(todo)} of {len(jobs.all)} runs to submit, in {len(parts)} jobs")
         return
     if not todo:
         say("nothing to submit: every run is done, queued or running")
         return
-    for cell in todo:
-        cells.run(cell.config)  # what is wrong with it is said before anything is submitted
+    for job in todo:
+        jobs.trainer(job)  # bad settings raise before anything is submitted
+        job.trainer = None
     check_output(output)
-    note_plan(output, (cell.path.name for cell in every))  # where that fails, nothing is submitted
+    names = [job.path.name for job in jobs.all]
+    note_plan(output, names)  # where that fails, nothing is submitted
     if device.type == "cuda" and not config.gpus:
         say("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
     ids: list[str] = []
     try:
-        for accepted in _submit(output, config.parameters(), jobs):
+        for accepted in _submit(output, config.parameters(), parts):
             ids += accepted  # noted at once: a later array may be refused
-            given = {cell.path.name: ids[place // size] for place, cell in enumerate(todo[: size * len(ids)])}
-            note_plan(output, (cell.path.name for cell in every), given)
+            note_plan(output, names, {job.path.name: ids[n // size] for n, job in enumerate(todo[: size * len(ids)])})
     except UserError as error:
         if not ids:
             raise
         raise UserError(
-            f"{error}; {len(ids)} of {len(jobs)} jobs were accepted before and stay (scancel {_arrays(ids)}), and the "
+            f"{error}; {len(ids)} of {len(parts)} jobs were accepted before and stay (scancel {_arrays(ids)}), and the "
             "same command later submits the rest and the report"
         ) from error
-    say(f"submitted {len(todo)} of {len(every)} runs in {len(jobs)} jobs")
-    later = f"the report: {command_line('report', str(output))}"
-    with _warned("the report", say):
-        last = functools.partial(write_report, [str(cell.path) for cell in every], str(report))
-        for accepted in _submit(output, _last_parameters(output, config, every, ids), [last]):
+    say(f"submitted {len(todo)} of {len(jobs.all)} runs in {len(parts)} jobs")
+    folder = report([job.path for job in jobs.all])
+    last = functools.partial(write_report, [str(job.path) for job in jobs.all], str(folder))
+    try:
+        for accepted in _submit(output, _last_parameters(output, config, names, ids), [last]):
             ids += accepted
-        later = f"the report will be {report / 'index.html'}"
-    say(f"look:   {command_line('status', str(output), '--watch')}")
+        later = f"the report will be {folder / 'index.html'}"
+    except UserError as error:  # warn only: jobs are already submitted
+        say(f"the report will not be written: {error}")
+        later = f"the report: {command('report', output)}"
+    say(f"look:   {command('status', output, '--watch')}")
     say(f"cancel: scancel {_arrays(ids)}")
     say(f"logs:   {output / FOLDER}; {later}")
 
 
-def _last_parameters(output: Path, config: SlurmConfig, cells: Sequence[Cell], new: Iterable[str]) -> dict[str, Any]:
-    """Of the job that waits for the new jobs, and for those of these cells that were submitted before."""
-    alive, jobs = queued_jobs() or {}, planned(output)[0]
-    waits = {*new, *(jobs[cell.path.name] for cell in cells if jobs.get(cell.path.name) in alive)}
+def _last_parameters(output: Path, config: SlurmConfig, names: Sequence[str], new: Iterable[str]) -> dict[str, Any]:
+    """Parameters of the job that waits for the new jobs, and for those of these runs that were submitted before."""
+    alive, known = queued_jobs() or {}, planned(output)[0]
+    waits = {*new, *(known[name] for name in names if known.get(name) in alive)}
     parameters = replace(config, gpus=None, cpus=1, time="60").parameters()
     return {**parameters, "dependency": f"afterany:{_arrays(waits, ':')}"}
 
 
 def _arrays(jobs: Iterable[str], between: str = " ") -> str:
-    """The arrays that jobs belong to."""
+    """The arrays that SLURM jobs belong to."""
     return between.join(sorted({job.partition("_")[0] for job in jobs}))
-
-
-@contextlib.contextmanager
-def _warned(what: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Warn only: jobs are already submitted."""
-    try:
-        yield
-    except UserError as error:
-        say(f"{what} will not be written: {error}")
 
 
 def _parse(items: Iterable[str]) -> dict[str, Any]:
@@ -212,28 +208,19 @@ def _need_submitit() -> None:
         raise UserError(f"--slurm needs the package submitit; install it {install_hint('slurm')}") from error
 
 
-def _not_queued(output: Path, cells: Sequence[Cell]) -> list[Cell]:
-    """Cells that nobody has done, works on, or is to work on."""
-    if not output.is_dir():
-        return list(cells)
+def _not_queued(output: Path, jobs: Sequence[Job]) -> list[Job]:
+    """Jobs that are neither done, nor running, nor queued."""
     try:
-        states = {state.name: state for state in run_states(output)}
+        states = {state.name: state.state for state in run_states(output)} if output.is_dir() else {}
     except UserError:  # nothing there yet
-        return list(cells)
-    taken = {name for name, state in states.items() if state.state in ("done", "running", "queued")}
-    return [cell for cell in cells if cell.path.name not in taken]
+        states = {}
+    return [job for job in jobs if states.get(job.path.name) not in ("done", "running", "queued")]
 
 
-def _on_a_node(machine: Machine, config: SlurmConfig) -> Machine:
-    """One run at a time; without a GPU it uses the cores that the job has."""
-    threads = machine.threads or (None if config.gpus else config.cpus)
-    return replace(anywhere(machine), jobs_per_gpu=1, threads=threads)
-
-
-def _device_on_a_node(machine: Machine, config: SlurmConfig) -> torch.device:
-    """What a job will find; the machine that submits it may have no GPU."""
+def _device_on_node(device: str, config: SlurmConfig) -> torch.device:
+    """The device that a job will find; the machine that submits it may have no GPU."""
     gpus = int((config.gpus or "0").rpartition(":")[2])
-    return torch.device(("cuda" if gpus else "cpu") if machine.device == AUTO else machine.device)
+    return torch.device(("cuda" if gpus else "cpu") if device == AUTO else device)
 
 
 def _script(output: Path, config: SlurmConfig, jobs: int) -> str:
@@ -245,7 +232,7 @@ def _script(output: Path, config: SlurmConfig, jobs: int) -> str:
 
 
 def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[], None]]) -> Iterator[list[str]]:
-    """Hands jobs to SLURM, in arrays; gives the ids of each that it accepts."""
+    """Submits jobs to SLURM in arrays; yields the ids of each array that it accepts."""
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -253,11 +240,11 @@ def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[]
         raise UserError("this machine has no sbatch: run this where SLURM's commands are, or leave --slurm out")
     executor = submitit.SlurmExecutor(folder=output / FOLDER, max_num_timeout=MOST_TIMEOUTS)
     executor.update_parameters(**parameters)
-    for start in range(0, len(jobs), MOST_JOBS_AN_ARRAY):
+    for start in range(0, len(jobs), MOST_JOBS_PER_ARRAY):
         submitted = []
         try:
             with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                submitted = [executor.submit(job) for job in jobs[start : start + MOST_JOBS_AN_ARRAY]]
+                submitted = [executor.submit(job) for job in jobs[start : start + MOST_JOBS_PER_ARRAY]]
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             words = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
             raise UserError(f"SLURM refuses: {words}") from error

@@ -1,0 +1,127 @@
+"""Devices, threads and memory: what the hardware offers, and how runs share it."""
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from data_lt.errors import UserError
+from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.config.settings import AUTO, Hardware, RunConfig, StudyConfig
+from pilot_tal.learners import LEARNERS
+
+MOST_WORKERS = 8  # processes that decode images for one run
+FLOATS_PER_TOKEN = 16  # of one block of a frozen ViT, for each number of a token
+MOST_IMAGES = 512  # larger batches make no GPU faster
+GPU_SHARE = 0.25  # of a GPU's memory for a batch of an evaluation; the rest is weights, caches and other runs
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then Apple's MPS, then the CPU."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks the driver without starting CUDA
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == AUTO:
+        return torch.device(next(kind for kind, there in available.items() if there))
+    device = torch.device(name)
+    if not available[device.type] or (device.index or 0) >= max(1, torch.cuda.device_count()):
+        raise UserError(f"device={name}: this machine has no {name}; use device=cpu or device=auto")
+    return device
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the hardware multiplies in bf16: GPUs since Ampere, CPUs with AVX512-BF16 or AMX."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # not in older versions of torch
+    return device.type == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_threads(study: StudyConfig) -> int | None:
+    """Threads of each run: one if several runs share a CPU; None for all cores.
+
+    Depends on the study alone, not on what is left of it or fits into memory: the same command gives the same bits
+    wherever and whenever it resumes.
+    """
+    hardware = study.hardware
+    several = len(study.runs) > 1 and hardware.jobs != 1
+    if hardware.threads is None and several and choose_device(hardware.device).type == "cpu":
+        return 1
+    return hardware.threads
+
+
+def find_gpus(hardware: Hardware) -> list[str]:
+    """The GPUs asked for, as `CUDA_VISIBLE_DEVICES` names them; none on a CPU.
+
+    Raises:
+        UserError: one does not exist.
+    """
+    if choose_device(hardware.device).type != "cuda":
+        if hardware.gpus is not None:
+            raise UserError(f"gpus={','.join(map(str, hardware.gpus))}: there is no CUDA device to use; leave gpus out")
+        return []
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    visible = visible or [str(number) for number in range(torch.cuda.device_count())]
+    index = torch.device(hardware.device).index if hardware.device != AUTO else None
+    wanted = hardware.gpus if hardware.gpus is not None else range(len(visible)) if index is None else [index]
+    missing = [number for number in wanted if number >= len(visible)]
+    if missing:
+        raise UserError(f"gpus: there is no GPU {missing[0]}; this machine has {len(visible)}, numbered from 0")
+    return [visible[number] for number in wanted]
+
+
+def find_loaders(study: StudyConfig, gpus: Sequence[str]) -> int | None:
+    """Processes that decode images for a run on a GPU: the runs at a time share the cores."""
+    hardware = study.hardware
+    if hardware.workers is not None or not gpus:
+        return hardware.workers
+    at_a_time = min(len(gpus) * hardware.jobs_per_gpu, len(study.runs))
+    if not isinstance(hardware.jobs, str):
+        at_a_time = min(at_a_time, hardware.jobs)
+    return min(MOST_WORKERS, max(1, cores() // at_a_time))
+
+
+def training_bytes(backbone: FrozenBackbone, images: int) -> int:
+    """About what a training step keeps of a batch until its backward pass: something of every block."""
+    return backbone.depth * evaluation_bytes(backbone, images)
+
+
+def evaluation_bytes(backbone: FrozenBackbone, images: int) -> int:
+    """About what an evaluation takes at once: the work of one block."""
+    return 4 * FLOATS_PER_TOKEN * images * backbone.tokens * backbone.dim
+
+
+def check_eval_batch(hardware: Hardware, config: RunConfig) -> None:
+    """Raises a `UserError` for an `eval_batch_size` that would change what is predicted."""
+    asked, own = hardware.eval_batch_size, config.method_config.batch_size
+    if asked not in (AUTO, own) and _mixes(config):
+        raise UserError(
+            f"eval_batch_size={asked}: what {config.method} predicts with fidelity={config.settings.fidelity} depends "
+            f"on the batch, so it is evaluated as it is trained, {own} images at a time (batch_size); leave "
+            "eval_batch_size out, or use fidelity=fixed"
+        )
+
+
+def find_eval_batch(hardware: Hardware, config: RunConfig, backbone: FrozenBackbone, device: torch.device) -> int:
+    """Images of an evaluation step: as asked for; else on CUDA as many as fit well, elsewhere `batch_size`.
+
+    Depends on the GPU's whole memory, not on what is free: two runs on GPUs of one kind choose alike.
+    """
+    own = config.method_config.batch_size
+    if _mixes(config):
+        return own
+    if not isinstance(hardware.eval_batch_size, str):
+        return hardware.eval_batch_size
+    if device.type != "cuda":
+        return own
+    memory = GPU_SHARE * torch.cuda.get_device_properties(device).total_memory / hardware.jobs_per_gpu
+    fitting = int(memory // evaluation_bytes(backbone, 1))
+    return max(own, min(MOST_IMAGES, 1 << max(0, fitting.bit_length() - 1)))
+
+
+def _mixes(config: RunConfig) -> bool:
+    return LEARNERS[config.method].mixes_batch(config.method_config, config.settings.fidelity)
