@@ -9,7 +9,7 @@ from learner_world import make, test_images, train
 
 import pilot_tal as pt
 from data_lt.errors import UserError
-from pilot_tal.config.grid import make_plan
+from pilot_tal.config.grid import study_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.learners.posthoc import PostHoc, build_posthoc
 
@@ -94,8 +94,8 @@ def test_methods_without_a_trained_classifier_refuse_the_settings():
         ("simplecil", "sampler=sqrt"),
     ):
         with pytest.raises(UserError, match=rf"of {method}: it is one of l2p"):
-            make_plan(method, "demo_lt", [item])
-    runs = make_plan(
+            study_config(method, "demo_lt", [item])
+    runs = study_config(
         "l2p,simplecil", "demo_lt", ["posthoc=none,tau_norm", "seeds=1", "losses=ce", "references=none"]
     ).runs
     assert [(run.method, run.settings.posthoc) for run in runs] == [
