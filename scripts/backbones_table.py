@@ -12,6 +12,7 @@ from torch import nn
 
 import pilot_tal as pt
 from pilot_tal.backbone.load import register_backbone
+from pilot_tal.config.defaults import method_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "backbones.md"
 START, END = "<!-- table: scripts/backbones_table.py -->\n", "<!-- end of table -->\n"
@@ -52,7 +53,7 @@ def cell(method: str, backbone: str, img_size: int) -> str:
     """`yes`, `no`, or the setting with which it works."""
     if works(method, backbone, img_size):
         return "yes"
-    if method == "ranpac" and works(method, backbone, img_size, adapter=False):
+    if hasattr(method_config(method), "adapter") and works(method, backbone, img_size, adapter=False):
         return "`adapter=false`"
     return "no"
 

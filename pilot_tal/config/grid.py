@@ -114,6 +114,7 @@ def study_config(
                 )
     trained = any(run.loss.name != NO_LOSS for run in runs)
     for_a_loss = [key for key in given if key == "losses" or key.partition(".")[0] in LOSSES]
+    for_a_loss += ["sampler"] * (given.get("sampler", "natural") != "natural")
     if for_a_loss and not trained:
         raise UserError(f"{methods} trains nothing with a loss; leave {for_a_loss[0]}={given[for_a_loss[0]][:60]} out")
     if trained:
@@ -130,7 +131,15 @@ _COMMON = (*settings_of(RunSettings), *settings_of(DataConfig))
 def _bases(method: str, dataset: str, given: Mapping[str, str], keys: set[str], quick: bool) -> Iterable[RunConfig]:
     """The runs of a method on a dataset, one per combination of the values given for these keys."""
     known = {key: setting for key, setting in known_settings(method).items() if key in keys}
-    return (_base(method, dataset, values, quick) for values in _product(given, known))
+    without: list[RunConfig] = []
+    for values in _product(given, known):
+        base = _base(method, dataset, values, quick)
+        if "sampler" in values and not LEARNERS[method].trains(base.method_config):  # nothing is drawn
+            base = _base(method, dataset, {key: value for key, value in values.items() if key != "sampler"}, quick)
+            if base in without:
+                continue
+            without.append(base)
+        yield base
 
 
 def _references(given: Mapping[str, str], usual: tuple[str, ...]) -> list[str]:

@@ -12,6 +12,7 @@ import pilot_tal as pt
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenBackbone, FrozenViT, build_backbone
 from pilot_tal.backbone.load import load_backbone, register_backbone
+from pilot_tal.config.defaults import method_config
 from pilot_tal.learners import LEARNERS
 
 EVA = {
@@ -87,8 +88,8 @@ def test_other_timm_models_return_their_features(name, size, dim):
 def test_prompt_methods_refuse_other_models_and_name_those_that_work():
     backbone = FrozenBackbone(Tiny(), "tiny", (8, 8))
     for name, learner in LEARNERS.items():
-        config = {"adapter": False} if name == "ranpac" else {}
         if learner.needs == "features":
+            config = {"adapter": False} if hasattr(method_config(name), "adapter") else {}
             pt.create_learner(name, backbone, 4, 2, **config)
             continue
         with pytest.raises(UserError, match=f"^{name} .*tiny.*simplecil") as caught:

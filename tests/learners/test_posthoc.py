@@ -95,6 +95,15 @@ def test_methods_without_a_trained_classifier_refuse_the_settings():
     ):
         with pytest.raises(UserError, match=rf"of {method}: it is one of l2p"):
             study_config(method, "demo_lt", [item])
+    with pytest.raises(UserError, match="plda trains nothing with a loss; leave sampler=sqrt out"):
+        study_config("plda", "demo_lt", ["sampler=sqrt"])
+    runs = study_config("l2p", "demo_lt", ["sampler=natural,sqrt", "seeds=1", "losses=ce"]).runs
+    assert sorted((run.method, run.settings.sampler, "sampler" in run.changed) for run in runs) == [
+        ("l2p", "natural", False),
+        ("l2p", "sqrt", True),
+        ("plda", "natural", False),
+        ("simplecil", "natural", False),
+    ]
     runs = study_config(
         "l2p,simplecil", "demo_lt", ["posthoc=none,tau_norm", "seeds=1", "losses=ce", "references=none"]
     ).runs
