@@ -1,4 +1,4 @@
-"""Speed and memory of every learner beside a plain timm forward of the same ViT, in one run.
+"""Speed of every learner beside a plain timm forward of the same ViT, in one run.
 
     python scripts/bench_learners.py [--model deit_tiny_patch16_224] [--batch 32] [--steps 5] [--device cpu]
 
@@ -18,12 +18,9 @@ Plain forward, limit and learner take turns, and the median of each is reported,
 """
 
 import argparse
-import contextlib
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -106,38 +103,6 @@ def training_step(bench: Bench, learner: Learner, task: TaskInfo) -> Callable[[]
     return step
 
 
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """The profiler's own lines come from below Python, so the file itself is turned away meanwhile."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def peak_memory(bench: Bench, run: Callable[[], object]) -> float:
-    """MB that a call allocates on top of what is there: by CUDA's counters, or torch's profiler on a CPU."""
-    if bench.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with silent(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        run()
-    level = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            level += event.nbytes()
-            peak = max(peak, level)
-    return peak / 2**20
-
-
 def measure(bench: Bench, method: str) -> None:
     classes, fidelity = 20, "fixed" if method == "mos" else "pilot"
     torch.manual_seed(0)
@@ -158,7 +123,7 @@ def measure(bench: Bench, method: str) -> None:
             f"{forwards:>6} {100 * forwards * plain / own:>7.0f} % {least / plain:>6.2f} {100 * least / own:>7.0f} %"
         )
         measured = f"{method:<12} {name:<22} {batch / own:>9.1f} {own / plain:>9.2f}"
-        print(f"{measured} {shares} {peak_memory(bench, run):>9.0f}", flush=True)
+        print(f"{measured} {shares}", flush=True)
 
     learner.begin_task(tasks[0])
     phases = [("frozen epochs", 0, 1), ("training", config.tuned_epoch - 1, 2)]
@@ -201,7 +166,7 @@ def main() -> None:
         f"{options.model} at {backbone.img_size[0]}, batch {options.batch}, {options.device}, "
         f"{options.precision}, {torch.get_num_threads()} threads; plain forward {options.batch / plain:.1f} images/s"
     )
-    columns = f"{'limit':>6} {'share':>9} {'timm':>6} {'share':>9} {'peak MB':>9}"
+    columns = f"{'limit':>6} {'share':>9} {'timm':>6} {'share':>9}"
     print(f"{'method':<12} {'what':<22} {'images/s':>9} {'forwards':>9} {columns}")
     for method in options.methods:
         measure(bench, method)

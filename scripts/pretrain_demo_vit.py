@@ -8,6 +8,7 @@ training fonts. The demo's own characters and test fonts were never looked at fo
 the same weights, bit for bit, on one machine with one version of torch.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -19,10 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import typer
 from PIL import Image, ImageFilter
-from rich.console import Console
-from rich.progress import Progress
 from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -45,8 +43,6 @@ CHOICE = (
     "there). The number of steps follows from the time allowed; the other settings are first guesses. No "
     "picture of demo_lt was used."
 )
-CONSOLE = Console()
-OUTPUT = demo_vit_path()
 VALIDATION_FONTS = tuple(font for font in TRAIN_FONTS if "Mono" in font)
 
 
@@ -63,9 +59,6 @@ class Settings:
     ink_weight: float = 1.0  # of the second task: say from each patch's token which of its pixels are ink
     ramp: float = 0.5  # share of the steps after which the pictures are as hard as the demo's
     seed: int = 0
-
-
-# --- characters ---------------------------------------------------------------------------------------
 
 
 def shape(char: str) -> np.ndarray:
@@ -125,9 +118,6 @@ def split_characters(characters: list[str], held_out: int = 50) -> tuple[list[st
     return [char for char in characters if char not in chosen], sorted(chosen)
 
 
-# --- pictures -----------------------------------------------------------------------------------------
-
-
 class Lessons(Dataset):
     """(picture, where its ink is, label): number i is always the same, whoever draws it.
 
@@ -171,9 +161,6 @@ def sample(characters: list[str], fonts: tuple[str, ...], each: int, seed: int) 
     return torch.stack(pictures), torch.arange(len(characters)).repeat_interleave(each)
 
 
-# --- model --------------------------------------------------------------------------------------------
-
-
 def new_vit(num_classes: int, seed: int) -> nn.Module:
     """The demo's ViT with random weights; without classes it gives the normalised class token."""
     from timm.models.vision_transformer import VisionTransformer
@@ -202,7 +189,7 @@ def train(model: nn.Module, characters: list[str], fonts: tuple[str, ...], setti
     history, sums, every = [], np.zeros(3), max(1, settings.steps // 20)
     started = time.monotonic()
     model.train()
-    for step, (x, ink, y) in enumerate(watched(loader, settings.steps), 1):
+    for step, (x, ink, y) in enumerate(loader, 1):
         tokens = model.forward_features(x)
         logits = model.forward_head(tokens)
         loss = nn.functional.cross_entropy(logits, y, label_smoothing=settings.label_smoothing)
@@ -215,7 +202,7 @@ def train(model: nn.Module, characters: list[str], fonts: tuple[str, ...], setti
         sums += (loss.item() * len(y), (logits.argmax(1) == y).sum().item(), len(y))
         if step % every == 0 or step == settings.steps:
             loss, accuracy = (round(float(total / sums[2]), 4) for total in sums[:2])
-            CONSOLE.print(f"step {step}: loss {loss}, accuracy {accuracy}, {time.monotonic() - started:.0f} s")
+            print(f"step {step}: loss {loss}, accuracy {accuracy}, {time.monotonic() - started:.0f} s")
             history.append({"step": step, "loss": loss, "accuracy": accuracy})
             sums[:] = 0
     return history
@@ -240,14 +227,6 @@ def in_patches(ink: torch.Tensor) -> torch.Tensor:
     return nn.functional.unfold(ink[:, None], side, stride=side).transpose(1, 2)
 
 
-def watched(loader: DataLoader, steps: int):
-    """The batches, with a progress bar on a terminal."""
-    with Progress(
-        *Progress.get_default_columns(), console=CONSOLE, transient=True, disable=not CONSOLE.is_terminal
-    ) as bar:
-        yield from bar.track(loader, total=steps, description="pretraining")
-
-
 @torch.inference_mode()
 def nearest_class_mean(
     model: nn.Module, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
@@ -265,9 +244,6 @@ def nearest_class_mean(
     return (nearest == test[1]).double().mean().item()
 
 
-# --- the two commands ---------------------------------------------------------------------------------
-
-
 def validate(settings: Settings, characters: list[str]) -> None:
     """Trains without the held-out characters and fonts, and measures the features on those."""
     known, unseen = split_characters(characters)
@@ -280,19 +256,13 @@ def validate(settings: Settings, characters: list[str]) -> None:
     print(f"pretrained:     nearest class mean {nearest_class_mean(model, few, many):.4f}")
 
 
-def cpu_seconds() -> float:
-    """Processor time of this process and of its finished children, which tells more than a busy machine's clock."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
 def pretrain(settings: Settings, characters: list[str], output: Path) -> None:
     """Trains on everything, writes weights and log."""
-    started, cpu = time.monotonic(), cpu_seconds()
+    started, cpu = time.monotonic(), sum(os.times()[:4])  # with finished children
     with atomic_path(output) as temporary:  # opened now: better no training than one that cannot be kept
         model = new_vit(len(characters), settings.seed)
         history = train(model, characters, TRAIN_FONTS, settings)
-        seconds, cpu = time.monotonic() - started, cpu_seconds() - cpu
+        seconds, cpu = time.monotonic() - started, sum(os.times()[:4]) - cpu
         tensors = backbone_tensors(model)
         save_file(tensors, temporary, metadata={"format": "pt", "architecture": json.dumps(DEMO_VIT)})
     pictures = demo_tensors("train"), demo_tensors("test")
@@ -323,27 +293,31 @@ def pretrain(settings: Settings, characters: list[str], output: Path) -> None:
     print(f"{output}: demo_lt, nearest class mean {pretrained:.4f}, with random weights {random}")
 
 
-def main(
-    check: bool = typer.Option(False, "--validate", help="Hold out characters and fonts, report, write nothing."),
-    steps: int = typer.Option(Settings.steps, min=10, help="Optimizer steps."),
-    lr: float = typer.Option(Settings.lr, min=0, help="Peak learning rate."),
-    ink_weight: float = typer.Option(Settings.ink_weight, min=0, help="Weight of the second task, finding the ink."),
-    threads: int = typer.Option(2, min=1, help="Threads; another number gives other last digits."),
-    output: Path = typer.Option(OUTPUT, help="The weights' file; the log goes beside it."),  # noqa: B008
-) -> None:
-    """Pretrains the demo's ViT on characters that are not in the demo."""
-    torch.set_num_threads(threads)
+def main() -> None:
+    """Pretrains or validates with the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--validate", action="store_true", help="hold out characters and fonts; write nothing")
+    for name, text in (
+        ("steps", "optimizer steps"),
+        ("lr", "peak learning rate"),
+        ("ink_weight", "of the second task"),
+    ):
+        value = getattr(Settings, name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value, help=text)
+    parser.add_argument("--threads", type=int, default=2, help="another number gives other last digits")
+    parser.add_argument("--output", type=Path, default=demo_vit_path(), help="the weights; the log goes beside them")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     torch.use_deterministic_algorithms(True)
-    settings = Settings(steps=steps, lr=lr, ink_weight=ink_weight)
-    characters = pretraining_characters()
-    if check:
-        validate(settings, characters)
+    settings = Settings(steps=given.steps, lr=given.lr, ink_weight=given.ink_weight)
+    if given.validate:
+        validate(settings, pretraining_characters())
     else:
-        pretrain(settings, characters, output)
+        pretrain(settings, pretraining_characters(), given.output)
 
 
 if __name__ == "__main__":
     try:
-        typer.run(main)
+        main()
     except UserError as error:
         sys.exit(f"error: {error}")
