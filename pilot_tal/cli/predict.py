@@ -33,6 +33,13 @@ def predict(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .csv or .json file to write, in place of the table.")
     ] = None,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            help="Show images unlike the training images as none of the classes: with 0.05, such that about 5 % of "
+            "images of known classes are rejected. For plda.",
+        ),
+    ] = None,
     after_task: AfterTask = None,
     batch_size: Annotated[int, typer.Option(help="Images that pass the ViT at once.", min=1)] = 32,
     device: Device = "auto",
@@ -63,7 +70,7 @@ def predict(
     files = find_images(images)
     load_plugins(tuple(split_values(plugins)))
     model = load_model(run, after_task, weights, device)
-    found, unreadable = _label(model, files, top, batch_size)
+    found, unreadable = _label(model, files, top, batch_size, reject)
     scores = score(model, found)
     if output is None:
         if found:
@@ -79,7 +86,7 @@ def predict(
         raise typer.Exit(1)
 
 
-def _label(model, files: list[Path], top: int, batch_size: int) -> tuple[list, dict[Path, str]]:
+def _label(model, files: list[Path], top: int, batch_size: int, reject: float | None) -> tuple[list, dict[Path, str]]:
     """Predictions for the readable files, and the problem of each other file, reported at once."""
     from data_lt.errors import UserError
     from data_lt.progress import progress
@@ -101,6 +108,6 @@ def _label(model, files: list[Path], top: int, batch_size: int) -> tuple[list, d
         echo(f"note: {model.note}", err=True)
     with progress("predicting", len(files)) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the note, printed above
-        results = list(model.each(pictures(), top, batch_size))
+        results = list(model.each(pictures(), top, batch_size, reject))
     readable = [file for file in files if file not in unreadable]
     return [labelled(model, *pair) for pair in zip(readable, results, strict=True)], unreadable

@@ -1,7 +1,7 @@
 """PLDA: a Bayesian classifier in closed form that knows how uncertain the mean of a rare class is."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.learners.closed_form import ClosedForm, ClosedFormConfig
+from pilot_tal.learners.closed_form import STATISTICS, ClosedForm, ClosedFormConfig
 from pilot_tal.learners.moments import Moments
 from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.schema import Rule
@@ -19,6 +20,7 @@ AUTO = "auto"
 DEFAULT_SHRINKAGE = 0.7
 SHRINKAGES = tuple(step / 10 for step in range(1, 10))
 FOLDS, LEAST_HELD_OUT = 5, 50
+MOST_DENSITIES = 2000
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Predictive:
         basis: Whitens the within-class noise and diagonalises the class means [dim, k].
         means, log_variances: Of each class [classes, k]; beyond k every class has mean 0 and variance 1.
         log_volume: log |det| of the whitening, for densities.
+        precisions: Of the within-class noise along its eigenvectors [dim].
     """
 
     centre: Tensor
@@ -54,6 +57,7 @@ class Predictive:
     means: Tensor
     log_variances: Tensor
     log_volume: float = 0.0
+    precisions: Tensor | None = None
 
     def scores(self, x: Tensor) -> Tensor:
         """−½ Σ [(x − mean_c)²/v_c + log v_c] of features [B, dim], for each class."""
@@ -61,6 +65,17 @@ class Predictive:
         precision = (-self.log_variances).exp()
         distance = x.square() @ precision.t() - 2 * x @ (self.means * precision).t()
         return -0.5 * (distance + (self.means.square() * precision + self.log_variances).sum(dim=1))
+
+    def log_density(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Log of the density [B] of features under a uniform mixture of the classes.
+
+        Args:
+            x: Features [B, dim].
+            lengths: Squared lengths [B] of x − centre after whitening.
+        """
+        within = ((x - self.centre) @ self.basis[:, : self.means.shape[1]]).square().sum(dim=1)
+        mixture = self.scores(x).logsumexp(dim=1) - math.log(len(self.means))
+        return mixture - 0.5 * (lengths - within + x.shape[1] * math.log(2 * math.pi)) + self.log_volume
 
 
 def within_class(moments: Moments) -> tuple[Tensor, Tensor]:
@@ -97,6 +112,7 @@ def predictive(moments: Moments, within: tuple[Tensor, Tensor], shrinkage: float
         gain * (whitened @ directions[:k].t()),
         (between / (1 + counts * between)).log1p(),
         float(scale.log().sum()),
+        scale.square(),
     )
 
 
@@ -109,15 +125,17 @@ def fold_numbers(labels: Tensor) -> Tensor:
     return folds
 
 
-def cross_validated(moments: Moments, features: Tensor, labels: Tensor) -> Tensor:
-    """Sum over classes of the accuracy on held-out images, for every shrinkage; images held out at the end.
+def cross_validated(moments: Moments, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-validates every shrinkage; the classes already in `moments` compete.
 
-    The classes already in `moments` compete. Classes of one image are never held out.
+    Classes of one image are never held out.
 
     Returns:
-        [len(SHRINKAGES) + 1]
+        Sum over classes of the accuracy on held-out images, and their number at the end [len(SHRINKAGES) + 1]; and the
+        log-densities of held-out images [len(SHRINKAGES), images].
     """
     total = torch.zeros(len(SHRINKAGES) + 1, dtype=torch.float64)
+    densities = [total.new_zeros(len(SHRINKAGES), 0)]
     folds, sizes = fold_numbers(labels), labels.bincount()
     eligible = sizes[labels] > 1
     for fold in range(FOLDS):
@@ -129,11 +147,18 @@ def cross_validated(moments: Moments, features: Tensor, labels: Tensor) -> Tenso
         known.add(features[~held], labels[~held])
         within = within_class(known)
         weights = 1 / sizes[labels[held]].double()  # so that every class weighs equally
+        x = features[held].double()
+        density = total.new_zeros(len(SHRINKAGES), len(x))
         for place, shrinkage in enumerate(SHRINKAGES):
-            guesses = predictive(known, within, shrinkage).scores(features[held].double()).argmax(dim=1)
+            found = predictive(known, within, shrinkage)
+            guesses = found.scores(x).argmax(dim=1)
             total[place] += (weights * (guesses == labels[held])).sum()
-        total[-1] += int(held.sum())
-    return total
+            assert found.precisions is not None
+            lengths = ((x - found.centre) @ within[1]).square() @ found.precisions
+            density[place] = found.log_density(x, lengths)
+        total[-1] += len(x)
+        densities.append(density)
+    return total, torch.cat(densities, dim=1)
 
 
 def best_shrinkage(total: Tensor) -> float:
@@ -165,6 +190,7 @@ class PLDA(ClosedForm):
     log_variances: Tensor
     shrinkage: Tensor
     log_volume: Tensor
+    density_quantiles: Tensor
 
     def __init__(self, backbone: FrozenBackbone, config: PLDAConfig, num_classes: int, num_tasks: int, fidelity: str):
         if config.layers != PLDAConfig.layers:  # the usual number is cut to the backbone's
@@ -174,6 +200,8 @@ class PLDA(ClosedForm):
         fixed = DEFAULT_SHRINKAGE if config.shrinkage == AUTO else float(config.shrinkage)
         self.register_buffer("shrinkage", torch.tensor([fixed], dtype=torch.float64))
         self.register_buffer("log_volume", torch.zeros(1))
+        self.register_buffer("density_quantiles", torch.zeros(101))
+        self.densities = torch.zeros(len(SHRINKAGES), 0, dtype=torch.float64)
         self._allocate(0)
 
     def _allocate(self, classes: int) -> None:
@@ -205,7 +233,11 @@ class PLDA(ClosedForm):
 
     def validate(self, features: Tensor, labels: Tensor) -> Tensor:
         """Cross-validates every shrinkage on images that are about to be added."""
-        return cross_validated(self.moments, features.cpu(), labels)
+        total, densities = cross_validated(self.moments, features.cpu(), labels)
+        self.densities = torch.cat((self.densities, densities), dim=1)
+        while self.densities.shape[1] > MOST_DENSITIES:  # the latest count most
+            self.densities = self.densities.flip(1)[:, ::2].flip(1)
+        return total
 
     def fit(self) -> None:
         """Chooses the shrinkage and computes the predictive distributions of all classes."""
@@ -216,24 +248,35 @@ class PLDA(ClosedForm):
         for name in ("centre", "basis", "means", "log_variances"):
             getattr(self, name).copy_(getattr(found, name))
         self.log_volume.fill_(found.log_volume)
+        if self.densities.shape[1] >= LEAST_HELD_OUT:
+            own = self.densities[SHRINKAGES.index(round(float(self.shrinkage), 1))]
+            self.density_quantiles.copy_(own.quantile(torch.linspace(0, 1, 101, dtype=own.dtype)))
 
     def classify(self, features: Tensor) -> Tensor:
         """Log-likelihood of each class, up to a constant of the image; the prior over classes is uniform."""
         return self._predictive().scores(features)
 
     def _predictive(self) -> Predictive:
-        return Predictive(self.centre, self.basis, self.means, self.log_variances)
+        return Predictive(self.centre, self.basis, self.means, self.log_variances, float(self.log_volume))
 
     @torch.no_grad()
     def log_density(self, features: Tensor) -> Tensor:
-        """Log of the predictive density [B] of features under a uniform mixture of the classes seen.
+        """Log of the predictive density [B] of features under a uniform mixture of the classes seen."""
+        found = self._predictive()
+        return found.log_density(features, ((features - found.centre) @ found.basis).square().sum(dim=1))
 
-        Low for images of no known class: a threshold on it, chosen on training images, rejects them.
+    def reject_below(self, share: float) -> float:
+        """The log-density below which this share of the training images was, when they were held out.
+
+        Raises:
+            UserError: there were too few training images, or the shrinkage was fixed, so that none was held out.
         """
-        found, classes = self._predictive(), self.seen
-        beyond = ((features - found.centre) @ found.basis[:, found.means.shape[1] :]).square().sum(dim=1)
-        mixture = found.scores(features).logsumexp(dim=1) - math.log(classes)
-        return mixture - 0.5 * (beyond + self.feature_dim * math.log(2 * math.pi)) + self.log_volume
+        if not bool(self.density_quantiles.any()):
+            raise UserError(
+                f"PLDA has no threshold yet: it needs shrinkage=auto and {LEAST_HELD_OUT} training images of classes "
+                "with at least two"
+            )
+        return float(self.density_quantiles.quantile(share))
 
     # Tensors by name.
 
@@ -244,5 +287,14 @@ class PLDA(ClosedForm):
 
     def named_tensors(self) -> dict[str, Tensor]:
         """All that scores need."""
-        names = ("centre", "basis", "means", "log_variances", "shrinkage", "log_volume")
+        names = ("centre", "basis", "means", "log_variances", "shrinkage", "log_volume", "density_quantiles")
         return super().named_tensors() | {name: getattr(self, name) for name in names}
+
+    def checkpoint_state(self) -> dict[str, Tensor]:
+        """Adds the densities of held-out training images."""
+        return super().checkpoint_state() | {f"{STATISTICS}densities": self.densities.clone()}
+
+    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what `checkpoint_state` returned."""
+        super().load_checkpoint_state(state)
+        self.densities = state[f"{STATISTICS}densities"].cpu().clone()

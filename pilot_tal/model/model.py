@@ -4,7 +4,7 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from data_lt.errors import UserError
 from data_lt.pictures import to_rgb
 from pilot_tal.engine.loop import autocast, tensor_cores
-from pilot_tal.learners import Learner
+from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.model.images import read_image
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 
@@ -36,11 +36,13 @@ class Prediction:
         label: The best class.
         score: Its share of one. Scores rank the classes of an image; they are not calibrated probabilities.
         top: The best classes, each with its score, the best one first.
+        rejected: Whether the image looks like none of the classes; None unless `reject` was given.
     """
 
     label: str
     score: float
     top: tuple[tuple[str, float], ...]
+    rejected: bool | None = None
 
 
 class Model:
@@ -196,22 +198,32 @@ class Model:
             f"data={record.data.name}, backbone={record.backbone.name}, device={self.device})"
         )
 
-    def predict(self, images: ImageLike | Iterable[ImageLike], top: int = 5, batch_size: int = 32) -> list[Prediction]:
+    def predict(
+        self,
+        images: ImageLike | Iterable[ImageLike],
+        top: int = 5,
+        batch_size: int = 32,
+        reject: float | None = None,
+    ) -> list[Prediction]:
         """Predict the class of each image; a prediction never depends on the other images.
 
         Args:
             images: Paths, PIL images, or tensors as `transform` returns them; one or many.
             top: Number of best classes to return.
             batch_size: Images that pass the ViT at once.
+            reject: Mark images as none of the classes, by a threshold that this share of the training images was
+                below when they were held out; for methods with a density of features (plda).
 
         Raises:
-            UserError: an image cannot be read.
+            UserError: an image cannot be read, or the method cannot reject.
         """
         if isinstance(images, (str, Path, Image.Image)) or (isinstance(images, Tensor) and images.ndim == 3):
             images = [images]
-        return list(self.each(images, top, batch_size))
+        return list(self.each(images, top, batch_size, reject))
 
-    def each(self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32) -> Iterator[Prediction]:
+    def each(
+        self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32, reject: float | None = None
+    ) -> Iterator[Prediction]:
         """As `predict`, but one by one, for more images than fit into memory."""
         if not self.classes:
             raise UserError("the model has no classes yet; teach it some with learn")
@@ -221,12 +233,39 @@ class Model:
         if self.note and not self._warned:
             self._warned = True
             warnings.warn(self.note, UserWarning, stacklevel=3)
-        return self._each(images, top, batch_size)
+        return self._each(images, top, batch_size, None if reject is None else self._threshold(reject))
 
-    def _each(self, images: Iterable[ImageLike], top: int, batch_size: int) -> Iterator[Prediction]:
+    def _threshold(self, reject: float) -> float:
+        """The log-density below which an image is rejected."""
+        if not 0 < reject < 1:
+            raise UserError(f"reject must be above 0 and below 1, got {reject:g}")
+        learner: Any = self.learner
+        if not hasattr(learner, "reject_below"):
+            able = [name for name, learner in LEARNERS.items() if hasattr(learner, "reject_below")]
+            raise UserError(
+                f"{self.record.method.title} has no density by which to reject an image; methods that have: "
+                f"{', '.join(able)}"
+            )
+        return learner.reject_below(reject)
+
+    def _each(
+        self, images: Iterable[ImageLike], top: int, batch_size: int, threshold: float | None
+    ) -> Iterator[Prediction]:
         tensors = (self._tensor(image) for image in images)
         while batch := list(itertools.islice(tensors, batch_size)):
-            yield from self._best(self.scores(torch.stack(batch)), top)
+            x = torch.stack(batch)
+            found = self._best(self.scores(x), top)
+            if threshold is not None:
+                below = self._log_density(x) < threshold
+                found = [replace(one, rejected=low) for one, low in zip(found, below.tolist(), strict=True)]
+            yield from found
+
+    @torch.no_grad()
+    def _log_density(self, x: Tensor) -> Tensor:
+        learner: Any = self.learner
+        with tensor_cores(self.device, self._precision), autocast(self.device, self._precision):
+            features = learner.embedding(x.to(self.device, non_blocking=True))
+        return learner.log_density(features.float()).cpu()
 
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:

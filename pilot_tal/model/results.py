@@ -77,12 +77,13 @@ def table_text(found: Sequence[Labelled]) -> str:
 
 
 def csv_text(found: Sequence[Labelled]) -> str:
-    """A line an image: image, label, score, true (empty if unknown), then the further classes.
+    """A line per image: image, label, score, true (empty if unknown), rejected (if asked), then the further classes.
 
     Names are `guarded`, for spreadsheets run some.
     """
     most = max((len(one.prediction.top) for one in found), default=1)
-    head = ["image", "label", "score", "true"]
+    asked = any(one.prediction.rejected is not None for one in found)
+    head = ["image", "label", "score", "true", *["rejected"] * asked]
     head += [f"{name}_{place}" for place in range(2, most + 1) for name in ("label", "score")]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -91,7 +92,7 @@ def csv_text(found: Sequence[Labelled]) -> str:
         further = [value for label, share in one.prediction.top[1:] for value in (guarded(label), f"{share:.6g}")]
         names = (guarded(name) for name in (str(one.file), one.prediction.label, one.true or ""))
         first = (next(names), next(names), f"{one.prediction.score:.6g}", next(names))
-        writer.writerow([*first, *further])
+        writer.writerow([*first, *[int(bool(one.prediction.rejected))] * asked, *further])
     return text.getvalue()
 
 
@@ -112,11 +113,13 @@ _SHARES = ("accuracy", "a_mean", "a_head", "a_tail")
 
 def _plain(one: Labelled) -> dict[str, Any]:
     best = [{"label": label, "score": float(f"{share:.6g}")} for label, share in one.prediction.top]
-    return {"image": str(one.file), **best[0], "true": one.true, "top": best}
+    rejected = {} if one.prediction.rejected is None else {"rejected": one.prediction.rejected}
+    return {"image": str(one.file), **best[0], "true": one.true, **rejected, "top": best}
 
 
 def _cells(prediction: Prediction) -> list[str]:
-    return [f"{share:.3f} {printable(label)}" for label, share in prediction.top]
+    cells = [f"{share:.3f} {printable(label)}" for label, share in prediction.top]
+    return cells if prediction.rejected is None else ["none of these" if prediction.rejected else "", *cells]
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -232,8 +232,9 @@ def test_cross_validation_equals_fitting_each_fold():
     old, old_labels = long_tailed(seed=3, classes=2)
     features, labels = long_tailed(seed=4, classes=4)
     labels = labels + 2
-    found = cross_validated(moments_of(old, old_labels), features, labels)
+    found, densities = cross_validated(moments_of(old, old_labels), features, labels)
     folds, expected, held_out = fold_numbers(labels), torch.zeros(len(SHRINKAGES)).double(), 0
+    logged = [[] for _ in SHRINKAGES]
     for fold in range(FOLDS):
         for place, shrinkage in enumerate(SHRINKAGES):
             kept = folds != fold
@@ -241,11 +242,29 @@ def test_cross_validation_equals_fitting_each_fold():
             if len(classes.unique()) < 6 or bool(kept.all()):
                 continue
             logs = literal_log_densities(rows, classes, features[~kept], shrinkage)
+            logged[place] += (logs.logsumexp(dim=1) - np.log(6)).tolist()
             for guess, label in zip(logs.argmax(dim=1), labels[~kept], strict=True):
                 expected[place] += float(guess == label) / int((labels == label).sum())
         held_out += int((folds == fold).sum())
     assert held_out == int(found[-1])
     torch.testing.assert_close(found[:-1], expected)
+    torch.testing.assert_close(densities, torch.tensor(logged, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def test_the_threshold_rejects_the_asked_share_of_held_out_training_images():
+    learner = make("plda", [4])
+    features, labels = long_tailed(seed=4, classes=4, dim=learner.feature_dim)
+    learner.begin_task(task_info([4], 0))
+    with pytest.raises(UserError, match="no threshold yet"):
+        learner.reject_below(0.05)
+    learner.densities = torch.arange(200.0).double().expand(len(SHRINKAGES), -1)
+    learner.moments.add(features, labels)
+    learner.fit()
+    assert learner.reject_below(0.05) == pytest.approx(0.05 * 199)
+    state = learner.checkpoint_state()
+    other = make("plda", [4])
+    other.load_checkpoint_state(state)
+    assert other.reject_below(0.2) == learner.reject_below(0.2) and torch.equal(other.densities, learner.densities)
 
 
 def test_the_best_shrinkage_wins_and_few_images_take_the_default():

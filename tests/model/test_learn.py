@@ -301,7 +301,7 @@ def test_more_images_of_known_classes_equal_learning_all_at_once(method, photos,
         found, wanted = (one.learner.probabilities(one.scores(x)) for one in (model, once))
         assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
     run, other = (pt.load_runs(tmp_path / name).runs[0] for name in ("model", "once"))
-    assert [len(true) for true, _ in run.predictions] == [2, 6] and run.finished
+    assert [len(true) for true, _ in run.labels] == [2, 6] and run.finished
     if exact:
         assert run.metrics["a_last"] == other.metrics["a_last"]
 
@@ -324,7 +324,7 @@ def test_forgetting_equals_never_having_learned(method, photos, tmp_path):
         found, wanted = (one.learner.probabilities(one.scores(x)) for one in (model, never))
         assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
         run, other = (pt.load_runs(tmp_path / name).runs[0] for name in ("model", "never"))
-        for one, two in zip(run.predictions, other.predictions, strict=True):
+        for one, two in zip(run.labels, other.labels, strict=True):
             assert [part.tolist() for part in one] == [part.tolist() for part in two]
     left = b"".join(content for name, content in files_of(tmp_path / "model").items() if name != "sessions.json")
     assert b"wren" not in left and [one.forgot for one in model.history] == [None, None, None, "wren"]
@@ -350,3 +350,32 @@ def test_a_model_keeps_one_checkpoint(birds, photos):
     learn(birds, photos / "tuesday")
     assert {file.name.split(".")[0] for file in (birds / "checkpoint").iterdir()} == {"task01"}
     assert not (birds / "held_out").exists()  # features are kept instead
+
+
+def test_reject_marks_images_unlike_the_training_images(tmp_path):
+    make_images(tmp_path / "photos", 3, 25)
+    model = pt.Model.create("plda", backbone="demo_vit", device="cpu")
+    model.learn(tmp_path / "photos")
+    known = sorted((tmp_path / "photos").rglob("*.png"))
+    other = [Image.new("RGB", (40, 40), grey) for grey in ((0, 0, 0), (255, 255, 255))]
+    other.append(Image.linear_gradient("L").convert("RGB"))
+    assert all(one.rejected is None for one in model.predict(other))
+    assert all(one.rejected for one in model.predict(other, reject=0.05))
+    assert sum(bool(one.rejected) for one in model.predict(known, reject=0.05)) < len(known) / 4
+    folder = model.save(tmp_path / "model")
+    other[0].save(tmp_path / "black.png")
+    status, printed = command("predict", str(folder), str(tmp_path / "black.png"), str(known[0]), "--reject", "0.05")
+    assert status == 0 and printed.count("none of these") == 1
+    for suffix in ("csv", "json"):
+        output = tmp_path / f"labels.{suffix}"
+        assert (
+            command("predict", str(folder), str(tmp_path / "black.png"), "--reject", "0.05", "-o", str(output))[0] == 0
+        )
+        assert "rejected" in output.read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="reject must be"):
+        model.predict(other, reject=1.5)
+
+
+def test_reject_needs_a_method_with_a_density(birds):
+    with pytest.raises(UserError, match=r"SimpleCIL has no density .* plda"):
+        pt.load_model(birds).predict([], reject=0.05)
