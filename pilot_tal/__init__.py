@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pilot_tal.backbone.load import register_backbone
     from pilot_tal.engine.callbacks import Callback
     from pilot_tal.losses.tal import TAL
+    from pilot_tal.model.export import export_model
     from pilot_tal.model.load import load_model
     from pilot_tal.model.model import Model
     from pilot_tal.record.run_dir import Run
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "create_learner",
     "create_loss",
+    "export_model",
     "list_datasets",
     "list_losses",
     "list_methods",
@@ -54,6 +56,7 @@ _ELSEWHERE = {
     "Run": "pilot_tal.record.run_dir",
     "Study": "pilot_tal.results.study",
     "UserError": "data_lt.errors",
+    "export_model": "pilot_tal.model.export",
     "load_model": "pilot_tal.model.load",
     "register_backbone": "pilot_tal.backbone.load",
 }

@@ -56,6 +56,7 @@ class Recorder(pt.Callback):
 
 def test_every_exported_name_exists_and_is_listed():
     names = {"run", "compare", "load_runs", "load_model", "report", "TAL", "create_learner", "create_loss", "Callback"}
+    names |= {"export_model"}
     names |= {"list_methods", "list_losses", "list_datasets", "UserError", "Study", "Run", "Model", "__version__"}
     names |= {"register_backbone"}
     assert names <= set(dir(pt)) and names == set(pt.__all__)
