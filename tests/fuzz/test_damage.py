@@ -1,59 +1,171 @@
-"""Every file of a run, a build and a model, damaged in every way: named with the way out, or harmless."""
+"""Damage to any file of a run: one sentence, or the result of the undamaged run."""
 
-import pytest
-from damage import CHECKS, DAMAGES, FROM_ANOTHER, DamageCase, check_damage, draw_damage, files_of
-from fuzz_world import make_world
-from hypothesis import given, settings
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from fuzz_world import answered, cases, check, copy_of
+from helpers.tiny import result_files
+from hypothesis import given
 from hypothesis import strategies as st
 
-REPORT, AGAIN = 1, 6  # cases of a finished run that ask for a report, and for the same command again
+from data_lt.errors import UserError
+from data_lt.files import checksum
+from pilot_tal import load_runs
+from pilot_tal.record.run_dir import find_runs, read_sealed, write_sealed
+from pilot_tal.record.run_record import canonical
+from pilot_tal.record.states import STATES
+
+VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2,
+    10**400,
+    1e300,
+    "",
+    "x" * 3000,
+    "\x1b[2J",
+    "../../x",
+    [],
+    {},
+    [[]],
+    {"a": None},
+    "nan",
+]
+BYTES = ["removed", "empty", "cut", "flipped", "longer", "folder", "fifo", "loop", "doubled", "swapped"]
+LOCKS = [b"", b"free", b"{", b'{"doing": {"left": 1e999}}', b'{"pid": 1, "space": "x", "beat": 1}', b"\xff" * 2000]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("world"))
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("what", [what for what in CHECKS if what != "finished"])
-def test_each_damage(what, damage, world, tmp_path):
-    """On a file of each kind, a different one for each damage."""
-    files = files_of(what, world)
-    file = files[list(DAMAGES).index(damage) % len(files)]
-    case = DamageCase(what, file, damage, 0)
-    problem = check_damage(case, world, tmp_path / "case")
-    assert not problem, f"{case}: {problem}"
+def damage(file: Path, how: str, at: float) -> None:
+    """Changes a file; `at` is where, from 0 to 1."""
+    content = file.read_bytes()
+    place = int(at * (len(content) - 1)) if content else 0
+    flipped = bytes([content[place] ^ 1 << place % 8]) if content else b"x"
+    others = [other for other in sorted(file.parent.iterdir()) if other.is_file() and other != file]
+    file.unlink()
+    if how == "folder":
+        file.mkdir()
+    elif how == "fifo":
+        os.mkfifo(file)
+    elif how == "loop":
+        file.symlink_to(file.name)
+    elif how != "removed":
+        changed = {
+            "empty": b"",
+            "cut": content[:place],
+            "flipped": content[:place] + flipped + content[place + 1 :],
+            "longer": content + b"\n{}",
+            "doubled": content * 2,
+            "swapped": others[int(at * (len(others) - 1))].read_bytes() if others else b"",
+        }
+        file.write_bytes(changed[how])
 
 
-@pytest.mark.parametrize("file", ["run.json", "result.json"])
-@pytest.mark.parametrize("what", ["finished", "half"])
-def test_values_changed_with_their_checksum(what, file, world, tmp_path):
-    for number in range(6):
-        case = DamageCase(what, file, "resealed", number)
-        problem = check_damage(case, world, tmp_path / "case")
-        assert not problem, f"{case}, number {number}: {problem}"
+def edit(file: Path, value: Any, at: float, seal: bool) -> None:
+    """Replaces one value somewhere in a JSON file, with its checksum adjusted or not."""
+    content = json.loads(file.read_bytes())
+    places: list[tuple[Any, Any]] = []
+
+    def collect(node: Any) -> None:
+        for key, item in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+            places.append((node, key))
+            collect(item)
+
+    collect(content)
+    node, key = places[int(at * (len(places) - 1))]
+    node[key] = value
+    if seal and "checksum" in content:
+        del content["checksum"]
+        content["checksum"] = hashlib.sha256(canonical(content)).hexdigest()
+    file.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("file", ["run.json", "result.json", "predictions/task01.csv", "states/task00.jsonl"])
-def test_a_file_of_another_run(file, world, tmp_path):
-    for number in (REPORT, AGAIN):
-        problem = check_damage(DamageCase("finished", file, FROM_ANOTHER, number), world, tmp_path / "case")
-        assert not problem, problem
+@st.composite
+def damages(draw) -> dict[str, Any]:
+    case = {"file": draw(st.floats(0, 1)), "at": draw(st.floats(0, 1)), "seal": draw(st.booleans())}
+    case["how"] = draw(st.sampled_from([*BYTES, "edit", "edit", "edit", "lock"]))
+    return case | {"value": draw(st.sampled_from(VALUES)), "lock": draw(st.sampled_from(LOCKS))}
 
 
-@settings(max_examples=60)
-@given(rng=st.randoms(use_true_random=False))
-def test_any_file_in_any_way(rng, world, tmp_path_factory):
-    case = draw_damage(rng, world)
-    problem = check_damage(case, world, tmp_path_factory.mktemp("case"))
-    assert not problem, f"{case}, number {case.number}: {problem}"
+def damaged_copy(source: Path, place: Path, case: dict[str, Any]) -> tuple[Path, str, bool]:
+    """Returns a damaged copy, the file, and whether the damage fits its checksum, so that nobody can see it."""
+    folder = copy_of(source, place)
+    run = find_runs([folder])[0]
+    if case["how"] == "lock":
+        (run / ".lock-000009").write_bytes(case["lock"])
+        return folder, ".lock-000009", False
+    names = [name for name in files_of(folder) if case["how"] != "edit" or name.endswith(".json")]
+    name = names[int(case["file"] * (len(names) - 1))]
+    if case["how"] == "edit":
+        edit(folder / name, case["value"], case["at"], case["seal"])
+    else:
+        damage(folder / name, case["how"], case["at"])
+    return folder, name, case["how"] == "edit" and case["seal"]
 
 
-def test_the_fuzzer_notices_damage_that_nobody_sees(world, tmp_path, monkeypatch):
-    """Without the checksums, other numbers would be reported without a word."""
-    case = DamageCase("finished", "predictions/task01.csv", "last line removed", AGAIN)
-    assert not check_damage(case, world, tmp_path / "case")
-    monkeypatch.setattr("pilot_tal.record.run_dir._verified", lambda path, name, files: (path / name).read_text())
-    assert "accepted, with other files than before" in check_damage(case, world, tmp_path / "case")
-    case = DamageCase("half", "predictions/task00.csv", "last line removed", 0)
-    assert "went on to another end" in check_damage(case, world, tmp_path / "case")
+def quick_locks(patch) -> None:
+    patch.setattr("pilot_tal.record.lock.DEAD_SECONDS", 0.1)
+    patch.setattr("pilot_tal.record.lock.LOOK_SECONDS", 0.01)
+
+
+@cases(100)
+@given(case=damages())
+def test_damage_is_reported_or_the_result_is_that_of_the_whole_run(case, world, tmp_path_factory):
+    place = tmp_path_factory.getbasetemp() / "damaged"
+    folder, name, unseen = damaged_copy(world.root / "finished", place, case)
+    run = folder / world.finished.name
+    answer = answered("status", folder, "--json")
+    check(answer)
+    if answer.status == 0:
+        assert {state["state"] for state in json.loads(answer.out)["runs"]} <= set(STATES)
+    with contextlib.suppress(UserError):
+        found, whole = load_runs([run]).frame(), load_runs([world.finished]).frame()
+        assert unseen or found.drop(columns="run", errors="ignore").equals(whole.drop(columns="run", errors="ignore"))
+    answer, whole = (answered("predict", path, world.image, "--device", "cpu") for path in (run, world.finished))
+    check(answer)
+    assert unseen or answer.status or answer.out == whole.out, (name, answer)
+
+
+@cases(40)
+@given(case=damages())
+def test_damaged_run_is_refused_or_resumes_to_the_same_result(case, world, tmp_path_factory, monkeypatch):
+    quick_locks(monkeypatch)
+    place = tmp_path_factory.getbasetemp() / "resumed"
+    folder, name, unseen = damaged_copy(world.root / "half", place, case)
+    answer = answered(*world.command(folder))
+    check(answer)
+    if answer.status == 0 and not unseen:
+        wanted, found = result_files(world.finished), result_files(folder / world.finished.name)
+        ours = {key: value for key, value in found.items() if key in wanted}
+        assert ours == wanted, (name, {key for key in wanted if ours.get(key) != wanted[key]})
+
+
+@cases(40)
+@given(case=damages())
+def test_damaged_run_of_an_earlier_version_is_refused_or_predicts_the_same(case, world, tmp_path_factory):
+    """Its checkpoints are named in checkpoint/latest.json."""
+    place = tmp_path_factory.getbasetemp() / "old"
+    shutil.rmtree(place, ignore_errors=True)
+    old = shutil.copytree(world.finished, place / world.finished.name)
+    result = read_sealed(old / "result.json")
+    files = {name: seal for name, seal in result["files"].items() if not name.startswith("checkpoint/")}
+    write_sealed(old / "result.json", {**result, "files": files})
+    names = {file.name: checksum(file) for file in (old / "checkpoint").iterdir()}
+    latest = {"format": 2, "tasks_done": result["tasks_done"], "files": names}
+    (old / "checkpoint" / "latest.json").write_text(json.dumps(latest))
+    _, name, unseen = damaged_copy(place, place.with_name("old_damaged"), {**case, "seal": False})
+    path = place.with_name("old_damaged") / old.name
+    answer, whole = (answered("predict", one, world.image, "--device", "cpu") for one in (path, world.finished))
+    check(answer)
+    assert unseen or answer.status or answer.out == whole.out, (name, answer)

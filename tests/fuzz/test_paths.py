@@ -1,0 +1,72 @@
+"""Odd paths in every place where a path may stand: one sentence, or a correct result."""
+
+import os
+import socket
+import tarfile
+from pathlib import Path
+
+import pytest
+from fuzz_world import SETTINGS, answered, cases, check
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def plan(*given: str) -> tuple[str, ...]:
+    """A run with some of its settings replaced."""
+    keys = {item.partition("=")[0] for item in given}
+    usual = [*SETTINGS, "data_root=IMAGES", "output=out"]
+    return "run", "l2p", "folder_lt", *(item for item in usual if item.partition("=")[0] not in keys), *given, "--quick"
+
+
+PLACES = [
+    plan("data_root=?"), plan("weights=?"), plan("order=?"), plan("manifest=?"), plan("plugins=?"), plan("classes=?"),
+    plan("train_list=?", "test_list=?"), plan("output=?"),
+    ("status", "?"), ("report", "?"), ("report", "?", "-o", "out"), ("verify", "?"),
+    ("predict", "?", "IMAGE"), ("predict", "RUN", "?"), ("predict", "RUN", "IMAGE", "--weights", "?"),
+    ("predict", "RUN", "IMAGE", "-o", "?"), ("predict", "RUN", "IMAGE", "--plugins", "?"),
+    ("export", "?", "-o", "out"), ("export", "RUN", "-o", "?"), ("build", "--check", "?"),
+    ("build", "folder_lt", "--data-root", "?"), ("build", "folder_lt", "--data-root", "IMAGES", "-o", "?"),
+    ("learn", "?", "IMAGES"), ("learn", "out", "?"), ("list", "--plugins", "?"),
+    ("upstream", "--repo", "?", "--config", "x"), ("upstream", "--repo", ".", "--config", "?"),
+]  # fmt: skip
+ODD = [
+    "", " ", ".", "/", "-", "nothing", "a" * 300, "/".join(["d" * 200] * 30), "~nobody/x", "\udcff.png", "*", "[",
+    "a\x1b]0;x\x07b", "a\nb", "hf://", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "folder", "empty",
+    "text", "json", "fifo", "socket", "loop", "dangling", "cut.npz", "cut.safetensors", "nested.tar", "bytes.png",
+    "empty.pth", "fifo.npz",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("odd")
+    (folder / "folder").mkdir()
+    for name, content in {
+        "empty": b"", "text": b"one\ntwo\n", "json": b'{"a": [1e999]}', "cut.npz": b"PK\x03\x04cut", "empty.pth": b"",
+        "cut.safetensors": b"\x10\0\0\0\0\0\0\0{", "bytes.png": bytes(range(256)) * 4,
+    }.items():  # fmt: skip
+        (folder / name).write_bytes(content)
+    for name in ("fifo", "fifo.npz"):
+        os.mkfifo(folder / name)
+    (folder / "loop").symlink_to("loop")
+    (folder / "dangling").symlink_to("nowhere")
+    with tarfile.open(folder / "nested.tar", "w") as tar:
+        tar.add(folder / "text", "/".join(["d"] * 2000))
+    with socket.socket(socket.AF_UNIX) as server:
+        before = Path.cwd()
+        os.chdir(folder)  # the path of a socket must be short
+        server.bind("socket")
+        os.chdir(before)
+    return folder
+
+
+@cases(120)
+@given(place=st.sampled_from(PLACES), path=st.sampled_from(ODD))
+def test_odd_path_gives_one_sentence_or_a_result(place, path, odd, world):
+    if path in ("/", "*") and place[0] in ("build", "learn", "status", "report"):
+        return  # searches this computer
+    words = {"RUN": world.finished, "IMAGE": world.image}
+    arguments = [str(words.get(word, word)).replace("IMAGES", str(world.images)).replace("?", path) for word in place]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(odd)
+        check(answered(*arguments))
