@@ -31,8 +31,8 @@ RUNS = ROOT / "results" / "runs.csv"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 KEYS = ["dataset", "tasks", "fidelity", "method", "loss", "options"]
 SCORES = {"a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head"}
-TRAINING_FREE = ("simplecil", "plda", "air", "fecam")
-FIRST_TASK_ONLY = ("ranpac", "aper")
+TRAINING_FREE = ("simplecil", "plda", "air")
+FIRST_TASK_ONLY = ("ranpac", "fecam", "aper")
 COLOURS = {"ce": "#0072b2", "tal": "#d55e00", "tal_auto": "#009e73", "balanced_softmax": "#cc79a7", "none": "#555555"}
 
 

@@ -18,6 +18,7 @@ from pilot_tal.learners.air import AIR
 from pilot_tal.learners.fecam import FeCAM
 from pilot_tal.learners.aper import APER
 from pilot_tal.learners.ease import EASE
+from pilot_tal.learners.linear import Linear
 # isort: on
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "DualPrompt",
     "FeCAM",
     "Learner",
+    "Linear",
     "MethodConfig",
     "RanPAC",
     "SimpleCIL",

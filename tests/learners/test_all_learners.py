@@ -169,7 +169,7 @@ class ViTB(FrozenViT):
 
 @pytest.mark.parametrize(
     ("method", "count"),
-    [("l2p", 199_880), ("dualprompt", 407_240), ("coda_prompt", 3_993_800), ("mos", 458_120)],
+    [("linear", 153_800), ("l2p", 199_880), ("dualprompt", 407_240), ("coda_prompt", 3_993_800), ("mos", 458_120)],
 )
 def test_trainable_parameters_of_vit_b_with_200_classes(method, count):
     learner = build_learner(method, ViTB(), method_config(method), 200, 10)
@@ -212,7 +212,7 @@ def test_a_loss_is_used_where_a_learner_says_so(method, fidelity):
         assert (steps[1] > 0) == (method not in CLOSED_FORM)
 
 
-@pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt", "simplecil"])
+@pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt", "simplecil", "linear"])
 def test_query_features_are_computed_once_a_run(method, monkeypatch):
     sizes = (3, 2)
     learner = trained(method, sizes)
@@ -249,7 +249,7 @@ def test_old_and_future_classes_stay_out_of_the_loss(method):
     assert head.grad[:2].abs().sum() == 0 and head.grad[4:].abs().sum() == 0
 
 
-@pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt", "lae"])
+@pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt", "lae", "linear"])
 def test_adam_leaves_other_rows_of_the_head_alone(method):
     sizes = (2, 2, 2)
     torch.manual_seed(0)
