@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Recordings (.npz): a ViT, its batches, a start, and what every task ended with."),
+    typer.Argument(help="Recordings (.npz): a ViT, batches, the start, and the state after each task."),
 ]
 
 
@@ -24,29 +24,29 @@ HEADER = f"{'file':<28} {'method':<12} {'mode':<6} {'loss':<4} task  losses    s
 def verify(files: Files) -> None:
     """Check our learners against recordings of LAMDA-PILOT and print the largest differences.
 
-    For each file, loss and task: the largest difference in the losses of the steps (allowed 1e-4), in the learned
-    tensors and in the scores (allowed 1e-3), and whether every first choice agrees. The exit status is 0 only if
-    everything is within tolerance; it is 1 if something is not, and 2 if a file cannot be verified.
+    For each file, loss and task: the largest difference in the losses of all steps (allowed 2e-6), in the learned
+    tensors (1e-4) and in the scores (2e-5), and whether all predictions are equal. The exit status is 0 if everything
+    is within tolerance, 1 if not, and 2 if a file cannot be verified.
 
     Example: pilot-tal verify tests/recordings/l2p.npz
     """
     from pilot_tal.verify.verify import verify_file
 
-    played = apart = unreadable = 0
+    tasks = failed = unreadable = 0
     for path in files:
         try:
             for report in verify_file(given_path(path, "FILES")):
-                if not played:
+                if not tasks:
                     echo(HEADER)
-                played += 1
-                apart += not report.ok
+                tasks += 1
+                failed += not report.ok
                 _show(path, report)
         except UserError as error:
             unreadable += 1
             echo(f"error: {one_line(str(error))}", err=True)
-    if apart:
-        echo(f"{apart} of {played} tasks not within tolerance", err=True)
-    if apart or unreadable:
+    if failed:
+        echo(f"{failed} of {tasks} tasks not within tolerance", err=True)
+    if failed or unreadable:
         raise typer.Exit(2 if unreadable else 1)
     echo("all within tolerance")
 

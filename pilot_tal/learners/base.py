@@ -18,7 +18,8 @@ from pilot_tal.stream.task import TaskInfo
 FIDELITIES = ("pilot", "fixed")
 Images = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 # Names of the frozen ViT inside LAMDA-PILOT's networks: a state dict saved there holds them as well.
-_FROZEN_OWNERS = ("backbone.", "original_backbone.", "feat.", "backbones.0.", "backbones.1.")
+_FROZEN_OWNERS = ("backbone.", "feat.", "backbones.0.", "backbones.1.")
+_QUERY_NETWORK = "original_backbone."  # a second copy of the ViT, with a classifier that is never used
 _FROZEN_PARTS = ("patch_embed.", "cls_token", "pos_embed", "blocks.", "norm.")
 
 
@@ -280,4 +281,6 @@ def cosine_annealing(base: float, epoch: int, epochs: int, low: float = 0.0) -> 
 
 
 def _is_frozen(name: str) -> bool:
-    return any(name.startswith(owner + part) for owner in _FROZEN_OWNERS for part in _FROZEN_PARTS)
+    return name.startswith(_QUERY_NETWORK) or any(
+        name.startswith(owner + part) for owner in _FROZEN_OWNERS for part in _FROZEN_PARTS
+    )

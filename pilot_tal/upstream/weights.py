@@ -5,9 +5,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from data_lt.errors import UserError
+from pilot_tal.backbone.weights import read_state
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")
 _BACKBONE = ("patch_embed.", "cls_token", "pos_embed", "blocks.", "norm.")
@@ -27,7 +26,7 @@ def load_vit_weights(model: Any, path: str | Path) -> None:
         except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
             raise UserError(f"the weights {path} do not fit {type(model).__name__}: {error}") from error
         return
-    state = _read(path)
+    state = read_state(path)
     prepare = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if prepare is not None:  # resamples the positions, and repeats the first for prompt tokens
         state = prepare(state, model)
@@ -41,19 +40,3 @@ def load_vit_weights(model: Any, path: str | Path) -> None:
             f"and so are {len(missing) - 1} more"
         )
     model.load_state_dict(fitting, strict=False)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise UserError(f"cannot read the weights {path}: {error}") from error
-    while isinstance(state, dict) and isinstance(state.get("model", state.get("state_dict")), dict):
-        state = state.get("model", state.get("state_dict"))
-    if not isinstance(state, dict):
-        raise UserError(f"{path} holds no state dict")
-    return state

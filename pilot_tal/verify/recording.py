@@ -1,4 +1,4 @@
-"""Reading a recorded run of a learner: numbers only, in one `.npz` file."""
+"""Reads a recorded run of a learner: one `.npz` file of numbers."""
 
 import json
 import zipfile
@@ -18,15 +18,15 @@ from pilot_tal.learners import FIDELITIES, LEARNERS, MethodConfig
 from pilot_tal.schema import Rule, build, settings_of
 from pilot_tal.stream.task import TaskInfo
 
-PLAYED_LOSSES = ("ce", "tal", "none")
-"""What a run was played with; `none` is a learner that trains nothing."""
+LOSSES = ("ce", "tal", "none")
+"""Losses of recorded runs; `none` is that of a learner that trains nothing."""
 LARGEST = 1 << 32  # bytes
 Size = Annotated[int, Rule("a size", 1, 10_000)]
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a recording must say of itself, beside `per`, the classes of each task."""
+    """The required entries of `meta`; `per` is the number of classes per task."""
 
     method: str
     fidelity: str
@@ -36,6 +36,7 @@ class Meta:
     patch: Size
     img: Size
     tasks: Size
+    per: Size
     epochs: Size
     bs: Size
     wd: Annotated[float, Rule("weight decay", 0, 100)]
@@ -45,9 +46,9 @@ class Meta:
     hp: dict[str, Any]
 
 
-_REQUIRED = {*settings_of(Meta), "per"}
+_REQUIRED = set(settings_of(Meta))
 _REMARKS = {"commit", "versions", "seeds"}
-# Settings of LAMDA-PILOT that its own code never reads (or reads without effect) in these learners.
+# Settings of LAMDA-PILOT that have no effect in these learners, or that `meta` has under another name.
 _IGNORED = {
     "initializer", "predefined_key", "global_pool", "pretrained", "freeze", "prefix", "dataset", "memory_size",
     "memory_per_class", "fixed_memory", "shuffle", "init_cls", "increment", "model_name", "backbone_type",
@@ -55,7 +56,7 @@ _IGNORED = {
     "embedding_key", "prompt_key_init", "ca_storage_efficient_method_choices", "tuned_epoch", "init_epochs",
     "later_epochs", "later_lr", "init_lr", "optimizer", "min_lr", "scheduler",
 }  # fmt: skip
-# Settings with one value that makes sense here: another one would ask for something the learners do not do.
+# Settings for which our learners have one value.
 _FIXED = {
     "prompt_pool": True, "prompt_key": True, "get_original_backbone": True, "reinit_optimizer": True,
     "use_g_prompt": True, "use_e_prompt": True, "use_prefix_tune_for_g_prompt": True,
@@ -65,30 +66,34 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded run: what it says about itself, and its arrays."""
+    """One recorded run: its meta data and its arrays."""
 
     path: Path
     meta: dict[str, Any]
     arrays: dict[str, np.ndarray]
-    sizes: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of classes of each task."""
+        return (self.meta["per"],) * self.meta["tasks"]
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The losses the run was played with."""
-        return tuple(loss for loss in PLAYED_LOSSES if any(name.startswith(f"{loss}.task0.") for name in self.arrays))
+        """The losses of the recorded runs."""
+        return tuple(loss for loss in LOSSES if any(name.startswith(f"{loss}.task0.") for name in self.arrays))
 
     def tensor(self, name: str) -> Tensor:
-        """One array as a tensor; a missing one is named."""
+        """One array as a tensor."""
         if name not in self.arrays:
             raise UserError(f"{self.path} lacks the array {name!r}")
         return torch.from_numpy(self.arrays[name])
 
     def group(self, prefix: str) -> dict[str, Tensor]:
-        """All tensors under a prefix, without it."""
+        """All tensors whose names begin with a prefix, without the prefix."""
         return {k.removeprefix(prefix): torch.from_numpy(v) for k, v in self.arrays.items() if k.startswith(prefix)}
 
     def train_batches(self, task: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The training batches of a task in their order."""
+        """The training batches of a task."""
         index = 0
         while f"train{task}.{index}.x" in self.arrays:
             yield self.tensor(f"train{task}.{index}.x"), self.tensor(f"train{task}.{index}.y")
@@ -97,7 +102,7 @@ class Recording:
             raise UserError(f"{self.path} has no training batch for task {task}")
 
     def task(self, index: int) -> TaskInfo:
-        """What is known of a task when it begins."""
+        """A task as the training loop takes it."""
         first, size = sum(self.sizes[:index]), self.sizes[index]
         labels = torch.cat([y for _, y in self.train_batches(index)]) - first
         if labels.min() < 0 or labels.max() >= size:
@@ -106,7 +111,7 @@ class Recording:
         return TaskInfo(index, len(self.sizes), first, first + size, tuple(counts))
 
     def config(self) -> MethodConfig:
-        """The learner's settings: what the recording says, and the learner's own defaults for the rest."""
+        """The learner's settings: those of the recording, defaults for the rest."""
         meta, method = self.meta, self.meta["method"]
         known = settings_of(LEARNERS[method].config_class)
         values = {"tuned_epoch": meta["epochs"], "batch_size": meta["bs"], "weight_decay": meta["wd"]}
@@ -125,7 +130,11 @@ class Recording:
 
 
 def read_recording(path: str | Path) -> Recording:
-    """Reads a recording; a file that is none is one sentence."""
+    """Reads a recording.
+
+    Raises:
+        UserError: the file is not a recording, or its meta data are wrong.
+    """
     path = Path(path)
     check_regular(path, "the recording", LARGEST)
     try:
@@ -139,7 +148,7 @@ def read_recording(path: str | Path) -> Recording:
         if array.dtype.kind not in "fiub":
             raise UserError(f"{path} is not a recording: its array {name[:60]!r} holds {array.dtype.name}, no numbers")
     _check_meta(path, meta)
-    return Recording(path, meta, arrays, _sizes(path, meta))
+    return Recording(path, meta, arrays)
 
 
 def _check_meta(path: Path, meta: Any) -> None:
@@ -156,12 +165,3 @@ def _check_meta(path: Path, meta: Any) -> None:
     for name, known in (("method", LEARNERS), ("fidelity", FIDELITIES)):
         if meta[name] not in known:
             raise unknown_name(f"{name} in {path}", meta[name], known)
-
-
-def _sizes(path: Path, meta: dict[str, Any]) -> tuple[int, ...]:
-    """Classes of each task: `per` is one number, or one a task."""
-    tasks, per = meta["tasks"], meta["per"]
-    sizes = tuple(per) if isinstance(per, list) else (per,) * tasks
-    if len(sizes) != tasks or not all(type(size) is int and size > 0 for size in sizes):
-        raise UserError(f"{path}: per must give a number of classes for each of the {tasks} tasks, got {str(per)[:60]}")
-    return sizes

@@ -1,4 +1,4 @@
-"""Plays recorded runs through our learners and measures how far they part."""
+"""Trains our learners on recorded runs of the original and measures the differences."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from pilot_tal.backbone import FrozenViT, build_from_state
 from pilot_tal.engine.loop import train_task
 from pilot_tal.learners import Learner
 from pilot_tal.losses import TaskLoss, build_loss
-from pilot_tal.verify.players import PlayedTAL, RecordedMOS, new_rows, player_of, statistics
+from pilot_tal.verify.recorded import RecordedMOS, RecordedTAL, learner_class, new_rows, statistics
 from pilot_tal.verify.recording import Recording, read_recording
 
 LOSS_TOLERANCE = 2e-6
@@ -22,7 +22,7 @@ SCORE_TOLERANCE = 2e-5
 
 @dataclass
 class TaskReport:
-    """How far our learner and the recording part in one task."""
+    """Largest differences between our learner and the recording in one task."""
 
     file: Path
     method: str
@@ -49,7 +49,7 @@ class TaskReport:
 
 
 def verify_file(path: str | Path) -> Iterator[TaskReport]:
-    """Plays one recording, loss by loss and task by task."""
+    """Verifies one recording; yields a report per loss and task."""
     recording = read_recording(path)
     if not recording.losses:
         raise UserError(f"{path} holds no recorded run (nothing under ce.task0, tal.task0 or none.task0)")
@@ -71,7 +71,9 @@ def verify_file(path: str | Path) -> Iterator[TaskReport]:
 def _verify_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterator[TaskReport]:
     meta, config = recording.meta, recording.config()
     sizes = recording.sizes
-    learner = player_of(meta["method"], meta["fidelity"])(backbone, config, sum(sizes), len(sizes), meta["fidelity"])
+    learner = learner_class(meta["method"], meta["fidelity"])(
+        backbone, config, sum(sizes), len(sizes), meta["fidelity"]
+    )
     learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
     for index in range(len(sizes)):
         yield _verify_task(recording, learner, loss, index)
@@ -99,14 +101,14 @@ def _verify_task(recording: Recording, learner: Learner, loss: str, index: int) 
 
 def _criterion(recording: Recording, loss: str) -> TaskLoss:
     if loss != "tal":
-        return build_loss("ce")  # which a learner that trains nothing never asks
+        return build_loss("ce")  # unused by a learner that trains nothing
     meta = recording.meta
-    return PlayedTAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
+    return RecordedTAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
 
 
 @torch.no_grad()
 def _write_new_rows(learner: Learner, recording: Recording, prefix: str) -> None:
-    """Puts the recorded draws in the place of our own: the rows that are new in this task."""
+    """Replaces the rows that our learner has drawn in this task by the recorded ones."""
     own = learner.named_tensors()
     for name, rows in recording.group(prefix).items():
         place = own[name][new_rows(learner, own[name], len(rows))] if name in own else None
@@ -125,7 +127,7 @@ def _compare(
     for name in sorted(own.keys() - expected.keys()):
         problems.append(f"not recorded: {name}")
     extra = statistics(learner)
-    if isinstance(criterion, PlayedTAL):
+    if isinstance(criterion, RecordedTAL):
         extra |= {"Q": criterion.Q, "alpha": torch.as_tensor(criterion.alpha)}
     for name, value in extra.items():
         if f"{prefix}{name}" in recording.arrays:
@@ -142,7 +144,7 @@ def _compare(
         fidelity=recording.meta["fidelity"],
         loss=loss,
         task=index,
-        losses=_losses_apart(losses, recording.group(f"{prefix}losses").get("")),
+        losses=_loss_distance(losses, recording.group(f"{prefix}losses").get("")),
         states=differences.get(worst, 0.0),
         scores=_distance(scores, recorded["scores"]),
         predictions=torch.equal(predictions, recorded["pred"]),
@@ -152,7 +154,7 @@ def _compare(
 
 
 def _scores(recording: Recording, learner: Learner, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, first choices and labels over the test batches of all tasks so far, each as its own batch."""
+    """Scores, predictions and labels of the test batches of all tasks so far."""
     tests = [(recording.tensor(f"test{t}.x"), recording.tensor(f"test{t}.y")) for t in range(index + 1)]
     scores = torch.cat([learner.scores(x) for x, _ in tests])
     return scores, scores.argmax(dim=1), torch.cat([y for _, y in tests])
@@ -165,8 +167,8 @@ def _difference(own: Mapping[str, Tensor], name: str, expected: Tensor, problems
     return _distance(own[name], expected)
 
 
-def _losses_apart(own: list[Tensor], expected: Tensor | None) -> float:
-    """Distance of the losses of all steps; a task without any has none recorded."""
+def _loss_distance(own: list[Tensor], expected: Tensor | None) -> float:
+    """Largest difference of the losses; a task that trains nothing has none."""
     return _distance(torch.stack(own) if own else torch.zeros(0), torch.zeros(0) if expected is None else expected)
 
 

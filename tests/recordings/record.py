@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -54,14 +55,17 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "mos_fixed": ("mos", 5, MOS),
     "simplecil": ("simplecil", 3, {}),
     "ranpac": ("ranpac", 3, {**ADAPTERS, "M": 24}),
+    "fecam": ("fecam", 3, ADAPTERS),
+    "aper": ("aper_aperpter", 3, ADAPTERS),
     "ease": ("ease", 3, EASE),
     "ease_ptm": ("ease", 3, {**EASE, "weight_decay": 0.0, "recalc_sim": False, "use_init_ptm": True, "beta": 0.5}),
 }
+METHOD = {"aper_aperpter": "aper"}  # where our name is not that of the file
 # Tensors that are drawn when a task begins, by the start of their names.
-DRAWN = {"coda_prompt": ("prompt.",), "lae": ("fc.",), "ranpac": ("fc.weight",),
-         "ease": ("backbone.cur_adapter.", "proxy_fc.weight")}  # fmt: skip
-FROZEN = ("original_backbone.", "backbone.patch_embed.", "backbone.cls_token", "backbone.pos_embed",
-          "backbone.norm.", "backbone.blocks.", "backbone.pre_logits.")  # fmt: skip
+ONCE = ("ranpac", "fecam", "aper_adapter")  # train in the first task only
+DRAWN = {"coda_prompt": ("prompt.",), "lae": ("fc.",), "ease": ("backbone.cur_adapter.", "proxy_fc.weight"),
+         **dict.fromkeys(ONCE, ("fc.weight",))}  # fmt: skip
+FROZEN = re.compile(r"original_backbone\.|backbones?\.(\d\.)?(patch_embed|cls_token|pos_embed|norm|blocks|pre_logits)")
 Batch = tuple[Tensor, Tensor, Tensor]
 Arrays = dict[str, np.ndarray]
 
@@ -181,13 +185,15 @@ def learned(learner: Any) -> Arrays:
     """The learned tensors under the names of the state dict, and those that the state dict lacks."""
     network = learner._network
     state = network.state_dict()
-    found = {name: tensor for name, tensor in state.items() if not name.startswith(FROZEN) or ".adaptmlp." in name}
-    if not isinstance(network.backbone, nn.Module) or hasattr(network, "prompt"):
+    found = {name: tensor for name, tensor in state.items() if not FROZEN.match(name) or ".adaptmlp." in name}
+    if hasattr(network, "prompt"):  # CODA-Prompt's ViT has a classifier that is never used
         found = {name: tensor for name, tensor in found.items() if not name.startswith("backbone.")}
     for task, adapters in enumerate(getattr(network.backbone, "adapter_list", ())):
         found |= {f"backbone.adapter_list.{task}.{name}": t for name, t in adapters.state_dict().items()}
     if getattr(learner, "W_rand", None) is not None:
         found["W_rand"] = learner.W_rand
+    if learner.args["model_name"] == "aper_adapter":  # as its network is called after the first task
+        found = {re.sub(r"^backbone\.", "backbones.1.", name): tensor for name, tensor in found.items()}
     return {name: tensor.detach().numpy().copy() for name, tensor in found.items()}
 
 
@@ -205,7 +211,7 @@ def keep_drawn(learner: Any, task: int, arrays: Arrays) -> None:
     elif method == "coda_prompt":
         new = learner.args["prompt_param"][0] // STREAM["tasks"]
         found = {name: array[task * new : (task + 1) * new] for name, array in found.items() if task}
-    if task == 0 or method != "ranpac":
+    if task == 0 or method not in ONCE:
         arrays |= found
 
 
@@ -283,8 +289,15 @@ def evaluated(learner: Any, prefix: str) -> Arrays:
             scores.append(outputs.clone())
         return topk(outputs, *args, **kwargs)
 
+    def distances(*args: Any) -> np.ndarray:
+        found = type(learner)._maha_dist(learner, *args)
+        scores.append(-torch.from_numpy(found.T))
+        return found
+
     with Patches() as patches:
         patches.set(torch, "topk", keep)
+        if hasattr(learner, "_maha_dist"):  # FeCAM ranks distances
+            patches.set(learner, "_maha_dist", distances)
         pred, true = learner._eval_cnn(learner.test_loader)
     return {f"{prefix}.eval.scores": torch.cat(scores).numpy(), f"{prefix}.eval.pred": pred[:, 0],
             f"{prefix}.eval.true": true}  # fmt: skip
@@ -328,7 +341,7 @@ def record(name: str, checkout: Path) -> Arrays:
         arrays |= run
     versions = {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__,
                 "numpy": np.__version__}  # fmt: skip
-    meta = {**SHAPE, **STREAM, **TAL, "depth": depth, "method": config, "bs": args["batch_size"],
+    meta = {**SHAPE, **STREAM, **TAL, "depth": depth, "method": METHOD.get(config, config), "bs": args["batch_size"],
             "fidelity": "fixed" if name.endswith("_fixed") else "pilot", "wd": args["weight_decay"],
             "hp": {key: value for key, value in args.items() if key not in ("batch_size", "weight_decay")},
             "commit": COMMIT, "versions": versions, "seeds": SEEDS}  # fmt: skip

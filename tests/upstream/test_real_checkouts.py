@@ -7,11 +7,8 @@ PILOT_TAL_UPSTREAM_PYTHON the interpreter that scripts/setup_upstream.sh has mad
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from helpers.cli import ROOT
@@ -19,11 +16,8 @@ from helpers.images import make_images
 from upstream_world import run_command, snapshot
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
-from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run
-from pilot_tal.stream.task import TaskInfo
 from pilot_tal.upstream import sites
-from pilot_tal.upstream.plan import Request, make_jobs
 from pilot_tal.upstream.seams import check_seams, find_toolbox
 from pilot_tal.upstream.sites import LAMDA_PILOT
 
@@ -138,59 +132,3 @@ def test_all_seams_are_there(name):
     toolbox = find_toolbox(repo)
     for learner in toolbox.learners.values():
         assert len(check_seams(repo, toolbox, learner)) == len(learner.sites)
-
-
-@pytest.mark.parametrize("loss", ["ce", "tal"])
-@pytest.mark.parametrize("learner", [name for name in LEARNERS if name in PILOT and LAMDA_PILOT.learners[name].trains])
-def test_native_and_upstream_agree_on_the_first_task(learner, loss, world, tmp_path):
-    """From the same start and with the same batches, every loss of the first task agrees to 1e-4."""
-    repo = checkout("PILOT_TAL_PILOT")
-    request = Request(repo, f"exps/{learner}.json", [loss], "folder_lt", (), world / "images", tmp_path, "cpu", 0,
-                      str(world / "vit.pth"), overrides=settings("pilot", learner))  # fmt: skip
-    job = make_jobs(request)[0]
-    job.write()
-    recorder = Path(__file__).with_name("record_first_task.py")
-    command = [str(PYTHON), "-B", str(recorder), str(job.file), str(tmp_path / "kept.npz")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    run = load_run(job.run_dir)
-    theirs = [line["loss"] for line in run.step_log() if line["task"] == 0]
-    ours = native_losses(learner, loss, job.args, run.record, np.load(tmp_path / "kept.npz"), world / "vit.pth")
-    difference = np.abs(np.array(theirs) - ours).max()
-    print(f"{learner} {loss}: {len(ours)} losses, largest difference {difference:.1e}", file=sys.__stdout__)
-    assert difference < 1e-4
-
-
-def native_losses(learner, loss, args, record, kept, weights) -> np.ndarray:
-    """Our learner on the kept batches, from the kept start."""
-    from pilot_tal.backbone import build_from_state
-    from pilot_tal.config.defaults import method_config
-    from pilot_tal.engine.loop import train_task
-    from pilot_tal.learners import build_learner
-    from pilot_tal.losses import build_loss
-
-    known = vars(method_config(learner))
-    epochs = args.get("tuned_epoch", args.get("init_epochs"))
-    chosen = {name: value for name, value in {**args, "adapter_dropout": 0.0}.items() if name in known}
-    config = method_config(learner, **{name: tuple(v) if isinstance(v, list) else v for name, v in chosen.items()})
-    backbone = build_from_state(torch.load(weights, weights_only=True), 12)
-    native = build_learner(learner, backbone, config, record.num_classes, record.num_tasks, "pilot")
-    first, counts = record.stream.task_sizes[0], record.stream.train_counts
-    task = TaskInfo(0, record.num_tasks, 0, first, counts[:first])
-
-    @torch.no_grad()
-    def take_start() -> None:
-        for name, tensor in native.named_tensors().items():
-            if f"start.{name}" in kept:  # RanPAC draws its projection later
-                tensor.copy_(torch.from_numpy(kept[f"start.{name}"]))
-
-    def batches(epoch: int):
-        place = 0
-        while f"x.{epoch}.{place}" in kept:
-            yield torch.from_numpy(kept[f"x.{epoch}.{place}"]), torch.from_numpy(kept[f"y.{epoch}.{place}"])
-            place += 1
-
-    losses: list[torch.Tensor] = []
-    train_task(native, build_loss(loss), task, batches, epochs=epochs, config=config, device="cpu",
-               on_begin=take_start, on_step=lambda step: losses.append(step.loss))  # fmt: skip
-    return torch.stack(losses).numpy()

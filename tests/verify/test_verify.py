@@ -13,7 +13,7 @@ from data_lt.errors import UserError
 from pilot_tal.learners import LEARNERS
 from pilot_tal.upstream.sites import LAMDA_PILOT
 from pilot_tal.verify import verify
-from pilot_tal.verify.players import RecordedMOS
+from pilot_tal.verify.recorded import RecordedMOS
 from pilot_tal.verify.recording import read_recording
 from pilot_tal.verify.verify import verify_file
 
@@ -49,7 +49,7 @@ def test_learner_agrees_with_the_original(name):
 
 def test_mos_deviates_from_the_original_only_by_the_limit_of_its_merges(monkeypatch):
     """Our statistics and evaluation merge no adapters; docs/learners.md states what that changes in the recording."""
-    monkeypatch.setattr(verify, "player_of", lambda method, fidelity: RecordedMOS)
+    monkeypatch.setattr(verify, "learner_class", lambda method, fidelity: RecordedMOS)
     reports = list(verify_file(RECORDINGS / "mos.npz"))
     assert all(r.predictions and not r.problems for r in reports)
     assert [r.ok for r in reports] == [True, False, False] * 2
@@ -155,8 +155,7 @@ def test_another_first_choice_fails(tmp_path):
         (lambda meta, arrays: meta["hp"].update(optimizer="lion"), "optimizer must be one of"),
         (lambda meta, arrays: meta["hp"].update(size="many"), "size"),
         (lambda meta, arrays: meta.update(method="l3p"), "did you mean 'l2p'"),
-        (lambda meta, arrays: meta.update(per=[4, 4]), "per must give"),
-        (lambda meta, arrays: meta.update(per="text"), "per must give"),
+        (lambda meta, arrays: meta.update(per=[4, 4, 4]), "meta: per must be a whole number"),
         (lambda meta, arrays: meta.update(tasks="text"), "meta: tasks must be a whole number from 1 to 10000"),
         (lambda meta, arrays: meta.update(lam=float("nan")), "meta: lam must be a number above 0 below 1"),
         (lambda meta, arrays: meta.update(method=[]), "meta: method must be text"),

@@ -1,4 +1,4 @@
-"""TAL and learners that play a recording: what is particular to it (its arithmetic, what it drew), kept out of ours."""
+"""TAL and learners with what only recordings need: their arithmetic, and the values that the original drew."""
 
 import copy
 import math
@@ -15,15 +15,15 @@ from pilot_tal.learners.base import Images
 from pilot_tal.losses.tal import TAL
 
 
-class PlayedTAL(TAL):
+class RecordedTAL(TAL):
     """TAL in the arithmetic of the recordings: Q and log-weights in float64, the loss in the logits' type.
 
-    With Q at 0 the first losses of a task are about 1e-7, so their gradients are rounding steps of float32, and
-    Adam blows a tiny gradient up to a full step. Another order of the same operations parts by 1e-2 at the end.
+    With Q at 0 the first losses of a task are about 1e-7, so their gradients are rounding errors of float32, and Adam
+    scales a tiny gradient to a full step. Another order of the same operations would differ by 1e-2 in the end.
     """
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """log Σ_k e^{z_k + ℓ_k} − z_y with ℓ_y = 0, averaged; then Q moves."""
+        """log Σ_k e^{z_k + ℓ_k} − z_y with ℓ_y = 0, averaged; then Q is updated."""
         shift = self.negative_weights().log().to(logits.dtype)
         shift = shift.expand(logits.shape).scatter(1, targets.unsqueeze(1), 0.0)
         true = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
@@ -32,7 +32,7 @@ class PlayedTAL(TAL):
         return loss
 
 
-class PlayedRanPAC(RanPAC):
+class RecordedRanPAC(RanPAC):
     """RanPAC that chooses its ridge by the last fifth of the images in the order of the recorded batches."""
 
     def shuffled(self, number: int) -> Tensor:
@@ -99,21 +99,21 @@ class ShippedMOS(RecordedMOS):
         return named
 
 
-def player_of(method: str, fidelity: str) -> type[Learner]:
-    """The learner that plays recordings of a method."""
+def learner_class(method: str, fidelity: str) -> type[Learner]:
+    """The learner that verifies recordings of a method."""
     mos = ShippedMOS if fidelity == "pilot" else RecordedMOS
-    return {"mos": mos, "ranpac": PlayedRanPAC}.get(method, LEARNERS[method])
+    return {"mos": mos, "ranpac": RecordedRanPAC}.get(method, LEARNERS[method])
 
 
 def new_rows(learner: Learner, tensor: Tensor, number: int) -> slice:
-    """Where the `number` rows stand that `begin_task` has drawn: at the end, but in CODA-Prompt's pool in its place."""
+    """The `number` rows that `begin_task` has drawn: the last ones, in CODA-Prompt those of the task."""
     if isinstance(learner, CODAPrompt):
         return slice(learner.task.index * number, (learner.task.index + 1) * number)
     return slice(len(tensor) - number, len(tensor))
 
 
 def statistics(learner: Learner) -> dict[str, Tensor]:
-    """What a recording may tell of a learner besides its tensors: MOS's classes, RanPAC's choice."""
+    """What a recording may hold besides learned tensors: class statistics of MOS, the ridge of RanPAC."""
     named: dict[str, Tensor] = {}
     if isinstance(learner, RanPAC):
         named["log10_ridge"] = torch.tensor(math.log10(learner.ridge))

@@ -1,0 +1,135 @@
+"""The tensors of the original evaluated by our learners, and the other way round: every prediction must be equal.
+
+Needs a checkout of LAMDA-PILOT (see test_real_checkouts.py). With PILOT_TAL_CUB, the folder of CUB's class folders, and
+PILOT_TAL_DEIT, a file of DeiT-Tiny's weights, four classes of CUB are evaluated as well.
+"""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers.cli import ROOT
+from test_real_checkouts import PYTHON, checkout
+
+import pilot_tal._torchvision  # noqa: F401  (before timm)
+from pilot_tal.config.grid import run_config
+from pilot_tal.engine.shared import find_data, load_shared
+from pilot_tal.engine.trainer import Trainer
+from pilot_tal.record.run_dir import load_run
+from pilot_tal.upstream.plan import Request, make_jobs
+
+METHODS = {"l2p": 16, "dualprompt": 24, "coda_prompt": 16, "lae": 16, "mos": 16}
+"""Methods and batch sizes; a first task must fill a batch of CODA-Prompt."""
+
+
+@dataclass
+class World:
+    """Images, weights, and how both sides name them."""
+
+    dataset: str
+    root: Path
+    weights: Path
+    vit: dict[str, int]
+    per_task: int
+    native: dict[str, object]
+
+
+def demo_world(tmp: Path) -> World:
+    vit = {"img_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 5, "num_heads": 4}
+    weights = ROOT / "pilot_tal/backbone/assets/demo_vit.safetensors"
+    return World("demo_lt", tmp / "data", weights, vit, 10, {})
+
+
+def cub_world(tmp: Path) -> World:
+    if not {"PILOT_TAL_CUB", "PILOT_TAL_DEIT"} <= os.environ.keys():
+        pytest.skip("needs PILOT_TAL_CUB and PILOT_TAL_DEIT")
+    for folder in sorted(Path(os.environ["PILOT_TAL_CUB"]).iterdir())[:4]:
+        (tmp / "data" / folder.name).mkdir(parents=True)
+        for file in sorted(folder.glob("*.jpg"))[:30]:
+            shutil.copy(file, tmp / "data" / folder.name)
+    vit = {"img_size": 224, "patch_size": 16, "embed_dim": 192, "depth": 12, "num_heads": 3}
+    weights = Path(os.environ["PILOT_TAL_DEIT"])
+    native = {"backbone": "deit_tiny_patch16_224", "weights": weights}
+    return World("folder_lt", tmp / "data", weights, vit, 2, {**native, "n_max": 20, "n_min": 10, "test_per_class": 10})
+
+
+class TensorsOfEveryTask(Trainer):
+    """Keeps what was learned after each task."""
+
+    def checkpoint(self, learner, task):
+        self.tensors = [*getattr(self, "tensors", []), learner.export_tensors()]
+        return super().checkpoint(learner, task)
+
+
+def our_trainer(method: str, world: World, output: Path) -> TensorsOfEveryTask:
+    settings = {**world.native, "loss": "ce", "seed": 7, "epochs": 1, "transform": "pilot", "normalize": "none",
+                "init_cls": world.per_task, "increment": world.per_task, "data_root": world.root, "output": output,
+                "threads": 1, "device": "cpu", "batch_size": METHODS[method]}  # fmt: skip
+    plan = run_config(method, world.dataset, [f"{name}={value}" for name, value in settings.items()])
+    config = plan.runs[0]
+    data = find_data(config.dataset, config.data, str(world.root))
+    return TensorsOfEveryTask(config, plan.machine, load_shared(config, plan.machine, data, torch.device("cpu")))
+
+
+def run_original(method: str, world: World, folder: Path, direction: str):
+    """The original's run, with the tensors of its tasks written to or read from `folder`."""
+    data = tuple(f"data.{k}={world.native[k]}" for k in ("n_max", "n_min", "test_per_class") if k in world.native)
+    settings = ("tuned_epoch=2", f"batch_size={METHODS[method]}", f"init_cls={world.per_task}",
+                f"increment={world.per_task}", *data, *(f"vit.{k}={v}" for k, v in world.vit.items()))  # fmt: skip
+    settings += {"lae": ("num_freeze_epochs=1",), "mos": ("crct_epochs=2",), "coda_prompt": ("shuffle=true",)}.get(
+        method, ()
+    )
+    request = Request(checkout("PILOT_TAL_PILOT"), f"exps/{method}.json", ["ce"], world.dataset, (7,), world.root,
+                      folder / direction, "cpu", 0, str(world.weights), overrides=settings)  # fmt: skip
+    job = make_jobs(request)[0]
+    job.write()
+    script = Path(__file__).with_name("cross_evaluate.py")
+    done = subprocess.run([str(PYTHON), "-B", str(script), str(job.file), str(folder), direction],
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return load_run(job.run_dir).labels
+
+
+@pytest.mark.parametrize("make_world", [demo_world, cub_world])
+@pytest.mark.parametrize("method", METHODS)
+def test_ours_predicts_as_the_original_with_its_tensors(method, make_world, tmp_path):
+    world = make_world(tmp_path)
+    theirs = run_original(method, world, tmp_path, "write")
+    trainer = our_trainer(method, world, tmp_path / "ours")
+    assert len(theirs) == len(trainer.tasks)
+    snapshots: dict[str, torch.Tensor] = {}
+    changed = total = 0
+    for task in trainer.tasks:
+        tensors = {k: torch.from_numpy(v) for k, v in np.load(tmp_path / f"task{task.index}.npz").items()}
+        # As MOS took them: later evaluations have merged the stored ones.
+        snapshots |= {k: v for k, v in tensors.items() if k.startswith(f"backbone.adapter_list.{task.index}.")}
+        learner = trainer.build()
+        learner.import_tensors({**tensors, **snapshots}, trainer.record.stream.task_sizes[: task.index + 1])
+        _, true, pred = trainer.evaluate(learner, task)
+        first, second = theirs[task.index][1], np.load(tmp_path / f"second{task.index}.npy")
+        assert np.array_equal(true, theirs[task.index][0])
+        assert np.array_equal(pred, second), f"task {task.index}: {(pred != second).sum()} of {len(pred)} differ"
+        changed, total = changed + int((pred != first).sum()), total + len(pred)
+    print(f"{method}: {changed} of {total} predictions of the first evaluation differ")
+    assert changed == 0 or method == "mos"
+
+
+@pytest.mark.parametrize("make_world", [demo_world, cub_world])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_original_predicts_as_ours_with_our_tensors(method, make_world, tmp_path):
+    world = make_world(tmp_path)
+    trainer = our_trainer(method, world, tmp_path / "ours")
+    ours = load_run(
+        trainer.execute(SimpleNamespace(live=False, update=lambda status: None, say=lambda line: None))
+    ).labels
+    for index, tensors in enumerate(trainer.tensors):
+        np.savez(tmp_path / f"task{index}.npz", **{name: tensor.numpy() for name, tensor in tensors.items()})
+    theirs = run_original(method, world, tmp_path, "read")
+    for index, ((_, expected), (_, pred)) in enumerate(zip(ours, theirs, strict=True)):
+        assert np.array_equal(pred, expected), f"task {index}: {(pred != expected).sum()} of {len(pred)} differ"
