@@ -192,6 +192,8 @@ def learned(learner: Any) -> Arrays:
         found |= {f"backbone.adapter_list.{task}.{name}": t for name, t in adapters.state_dict().items()}
     if getattr(learner, "W_rand", None) is not None:
         found["W_rand"] = learner.W_rand
+    if getattr(learner, "cov_mats", None):
+        found["cov_mats"] = torch.stack(learner.cov_mats)
     if learner.args["model_name"] == "aper_adapter":  # as its network is called after the first task
         found = {re.sub(r"^backbone\.", "backbones.1.", name): tensor for name, tensor in found.items()}
     return {name: tensor.detach().numpy().copy() for name, tensor in found.items()}

@@ -18,14 +18,18 @@ from helpers.cli import ROOT
 from test_real_checkouts import PYTHON, checkout
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
+from data_lt import prepare
 from pilot_tal.config.grid import run_config
-from pilot_tal.engine.shared import find_data, load_shared
+from pilot_tal.engine.shared import load_shared
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.upstream.plan import Request, make_jobs
 
 METHODS = {"l2p": 16, "dualprompt": 24, "coda_prompt": 16, "lae": 16, "mos": 16}
 """Methods and batch sizes; a first task must fill a batch of CODA-Prompt."""
+
+
+pytestmark = pytest.mark.skipif("PILOT_TAL_PILOT" not in os.environ, reason="needs PILOT_TAL_PILOT, a checkout")
 
 
 @dataclass
@@ -71,10 +75,10 @@ def our_trainer(method: str, world: World, output: Path) -> TensorsOfEveryTask:
     settings = {**world.native, "loss": "ce", "seed": 7, "epochs": 1, "transform": "pilot", "normalize": "none",
                 "init_cls": world.per_task, "increment": world.per_task, "data_root": world.root, "output": output,
                 "threads": 1, "device": "cpu", "batch_size": METHODS[method]}  # fmt: skip
-    plan = run_config(method, world.dataset, [f"{name}={value}" for name, value in settings.items()])
-    config = plan.runs[0]
-    data = find_data(config.dataset, config.data, str(world.root))
-    return TensorsOfEveryTask(config, plan.machine, load_shared(config, plan.machine, data, torch.device("cpu")))
+    study = run_config(method, world.dataset, [f"{name}={value}" for name, value in settings.items()])
+    config = study.runs[0]
+    data = prepare(config.dataset, str(world.root), config.data)
+    return TensorsOfEveryTask(config, study.hardware, load_shared(config, study.hardware, data, torch.device("cpu")))
 
 
 def run_original(method: str, world: World, folder: Path, direction: str):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -55,6 +56,12 @@ def test_mos_deviates_from_the_original_only_by_the_limit_of_its_merges(monkeypa
     assert [r.ok for r in reports] == [True, False, False] * 2
     assert 1e-3 < max(r.scores for r in reports) < 5e-3
     assert max(r.losses for r in reports) < 2e-4
+
+
+def test_readme_calls_recorded_methods_verified():
+    rows = re.findall(r"^\| `(\w+)` .*\| (yes|no[^|]*) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    recorded = {read_recording(RECORDINGS / f"{name}.npz").meta["method"] for name in NAMES}
+    assert {name for name, verified in rows if name in LEARNERS and verified == "yes"} == recorded
 
 
 def test_recordings_name_commit_versions_and_seeds():
