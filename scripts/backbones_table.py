@@ -24,7 +24,7 @@ BACKBONES = {
     "DINOv2 with registers": ("vit_small_patch14_reg4_dinov2", 28),
     "DINOv3": ("vit_tiny_patch16_dinov3_qkvb", 32),
     "EVA-02": ("eva02_tiny_patch14_224", 28),
-    "CLIP ViT": ("vit_base_patch32_clip_224", 64),
+    "CLIP ViT": ("vit_xsmall_patch16_clip_224", 32),
     "SigLIP": ("vit_base_patch32_siglip_256", 64),
     "BEiT": ("beit_base_patch16_224", 32),
     "Swin": ("swin_tiny_patch4_window7_224", 56),

@@ -71,7 +71,10 @@ def load_backbone(name: str, weights: str, img_size: int | None = None) -> Froze
     if weights != BUNDLED:
         load_weights(module, weights)
     if takes_prompts(module):
-        return FrozenViT(module, name)
+        vit = FrozenViT(module, name)
+        if img_size not in (None, *vit.img_size):
+            raise UserError(f"backbone={name} takes images of {vit.img_size[0]} pixels: leave img_size={img_size} out")
+        return vit
     side = img_size or _card(module).get("input_size", (0, 0, 224))[-1]
     return FrozenBackbone(module, name, (side, side))
 

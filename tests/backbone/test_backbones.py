@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.cli import ROOT
 from helpers.images import make_images
+from helpers.vit import tiny_vit
 from torch import nn
 
 import pilot_tal as pt
@@ -141,6 +142,14 @@ def test_a_plugin_registers_a_backbone(images, tmp_path):
     own = {"backbone": "pooled_pixels", "plugins": plugin, "img_size": 8, "output": tmp_path}
     run = pt.run("simplecil", "folder_lt", **own, **given)
     assert run.record.backbone.name == "pooled_pixels" and run.finished
+
+
+def test_a_registered_vit_keeps_its_image_size():
+    name = register_backbone(tiny_vit().vit, "my_vit")
+    assert isinstance(load_backbone(name, "bundled"), FrozenViT)
+    assert load_backbone(name, "bundled", 8).img_size == (8, 8)
+    with pytest.raises(UserError, match="takes images of 8 pixels: leave img_size=16 out"):
+        load_backbone(name, "bundled", 16)
 
 
 def test_a_module_that_returns_no_features_is_refused():
