@@ -92,6 +92,9 @@ def _run() -> int:
     except Terminated:
         raise
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # the reader, such as `head`, has seen enough
+            discard_output()
+            return 1
         said, status = f"error: foreign code has ended the program with sys.exit({str(error.code)[:60]})", 1
     except Exception as error:
         if is_output_error(error):

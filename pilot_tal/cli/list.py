@@ -27,16 +27,20 @@ def list_names(
         return
     echo("methods:")
     for name, learner in LEARNERS.items():
-        echo(f"  {name:17} {learner.title}")
+        echo(f"  {name:17} {learner.title}{_advice(learner.recommended)}")
     echo("datasets:")
     for card in CARDS.values():
         classes = f"{card.classes} classes" if card.classes else "as many classes as there are folders"
         largest = card.n_max if card.n_max is not None else "the most"
-        echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images a class")
+        echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images per class")
     echo("losses:")
     for name, loss in LOSSES.items():
-        echo(f"  {name:17} {loss.title}; knows {loss.knows}")
+        echo(f"  {name:17} {loss.title}; knows {loss.knows}{_advice(loss.recommended)}")
     echo(f"every setting of a method is shown by: {command('list', next(iter(LEARNERS)))}")
+
+
+def _advice(recommended: str) -> str:
+    return f" (recommended: {recommended})" if recommended else ""
 
 
 def _list_settings(method: str, dataset: str) -> None:

@@ -180,7 +180,7 @@ class PLDA(ClosedForm):
 
     name, title = "plda", "PLDA"
     config_class = PLDAConfig
-    recommended = "best tail, least compute"
+    recommended = "best mean and tail, one forward pass per image"
 
     config: PLDAConfig
     moments: Moments

@@ -13,6 +13,7 @@ class BalancedSoftmax(TaskLoss):
 
     name, title = "balanced_softmax", "Balanced softmax"
     knows = "the prior"
+    recommended = "best tail of a trained method, costs head accuracy"
 
     def class_values(self, counts: Tensor) -> Tensor:
         """log n_k."""

@@ -29,6 +29,8 @@ class TaskLoss(nn.Module):
     """As in a report."""
     knows: ClassVar[str] = "nothing"
     """What it knows of the classes' frequencies: nothing, the counts so far, or the prior (see `KNOWLEDGE`)."""
+    recommended: ClassVar[str] = ""
+    """What `pilot-tal list` recommends it for, by measured results."""
     _settings: ClassVar[Mapping[str, Option]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any):

@@ -13,6 +13,7 @@ class AutoTAL(TAL):
     """TAL with `lam="auto"` and `start="steady"`: it starts as cross-entropy, and Q remembers k epochs of any task."""
 
     name, title = "tal_auto", "TAL-auto"
+    recommended = "class counts not known in advance"
 
     def __init__(
         self,

@@ -1,7 +1,10 @@
 """How the command line answers: help with an example, and errors as one sentence on standard error."""
 
+import subprocess
+import sys
+
 import pytest
-from helpers.cli import ask, process
+from helpers.cli import ROOT, ask, process
 from helpers.images import make_images
 
 from pilot_tal.cli.app import app
@@ -70,3 +73,12 @@ def test_the_environment_names_the_images_for_every_command(tmp_path, monkeypatc
     answer = ask("build", "folder_lt", "--out", tmp_path / "out", *sizes)
     assert answer.status == 0 and list((tmp_path / "out").iterdir()), answer.err
     assert "PILOT_TAL_DATA" in ask("upstream", "--help").out
+
+
+def test_reader_that_closes_the_pipe_gets_no_error():
+    program = subprocess.Popen(
+        [sys.executable, "-u", "-m", "pilot_tal", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    assert program.stdout is not None and program.stderr is not None
+    program.stdout.close()
+    assert program.stderr.read() == b"" and program.wait() == 1
