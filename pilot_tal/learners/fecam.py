@@ -38,8 +38,9 @@ def correlation(covariance: Tensor) -> Tensor:
 class FeCAM(Prototypes):
     """FeCAM (Goswami et al., NeurIPS 2023).
 
-    A class's covariance has α added to its variances, in `fixed` α times the mean variance over all classes, so that
-    classes of one or two images have a distance too, and becomes a correlation matrix.
+    A class's covariance has α added to its variances and becomes a correlation matrix. In `fixed` it is first averaged
+    with the covariance that all classes share, which counts as many images as there are dimensions, and α is a multiple
+    of the mean variance: the distances of a class of two images are then comparable with those of others.
     """
 
     name, title = "fecam", "FeCAM"
@@ -65,26 +66,24 @@ class FeCAM(Prototypes):
     def fit(self) -> None:
         """Computes means and correlation matrices."""
         super().fit()
-        self.cov_mats = torch.stack([self._matrix(label) for label in range(self.moments.classes)]).to(self.prototypes)
+        shared = self.moments.pooled() / max(self.moments.freedom, 1)
+        matrices = [self._matrix(label, shared) for label in range(self.moments.classes)]
+        self.cov_mats = torch.stack(matrices).to(self.prototypes)
         self.tensors_replaced()
 
-    def _matrix(self, label: int) -> Tensor:
-        """Correlation matrix of a class.
+    def _matrix(self, label: int, shared: Tensor) -> Tensor:
+        """Correlation matrix of a class, given the covariance that all classes share.
 
         LAMDA-PILOT passes the covariance to `corrcoef`, which expects observations: the result is the correlation
         of the covariance's rows.
         """
-        factor, count = self.moments.factors[label], int(self.moments.counts[label])
-        covariance = factor.t() @ factor / max(count - 1, 1)
-        identity = torch.eye(self.feature_dim, dtype=covariance.dtype)
+        factor, freedom = self.moments.factors[label], max(int(self.moments.counts[label]) - 1, 0)
+        scatter, identity = factor.t() @ factor, torch.eye(self.feature_dim, dtype=shared.dtype)
         if self.fidelity == "pilot":
-            return torch.corrcoef(covariance + self.alpha * identity)
-        return correlation(covariance + self.alpha * self._mean_variance() * identity)
-
-    def _mean_variance(self) -> float:
-        """Mean variance within a class, over all classes and features; one if no class has two images."""
-        squares = sum(float(factor.square().sum()) for factor in self.moments.factors)
-        return squares / max(self.moments.freedom, 1) / self.feature_dim or 1.0
+            return torch.corrcoef(scatter / max(freedom, 1) + self.alpha * identity)
+        covariance = (scatter + self.feature_dim * shared) / (freedom + self.feature_dim)
+        level = float(shared.diagonal().mean()) or 1.0  # no class has two images: any scale
+        return correlation(covariance + self.alpha * level * identity)
 
     def tensors_replaced(self) -> None:
         """Inverts the matrices, of which LAMDA-PILOT's have no full rank."""

@@ -173,7 +173,7 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
     ("method", "dataset", "items", "sentence"),
     [
         ("l2pp", "cub_lt", "", "unknown method 'l2pp': did you mean 'l2p'"),
-        ("l2p,lea", "cub_lt", "", "unknown method 'lea': did you mean 'lae'"),
+        ("l2p,laee", "cub_lt", "", "unknown method 'laee': did you mean 'lae'"),
         (",", "cub_lt", "", "unknown method ','"),
         ("l2p", "cub", "", "unknown dataset 'cub': did you mean 'cub_lt'"),
         ("l2p", "cub_lt", "taks=5", r"^unknown setting 'taks': did you mean 'tasks'\?$"),

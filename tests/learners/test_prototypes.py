@@ -50,13 +50,13 @@ def test_aper_without_its_adapter_is_simplecil():
 
 
 def literal_distances(train_rows, labels, test_rows, fidelity) -> np.ndarray:
-    """Squared Mahalanobis distances of FeCAM as LAMDA-PILOT computes them, or as the paper defines them."""
+    """Squared Mahalanobis distances of FeCAM as LAMDA-PILOT computes them, or with a shared covariance."""
     if fidelity == "fixed":
         train_rows, test_rows = unit(train_rows), unit(test_rows)
     dim, classes = train_rows.shape[1], labels.max() + 1
     own = [train_rows[labels == label] for label in range(classes)]
     scatter = [(rows - rows.mean(axis=0)).T @ (rows - rows.mean(axis=0)) for rows in own]
-    variance = sum(map(np.trace, scatter)) / (len(labels) - classes) / dim
+    shared = sum(scatter) / (len(labels) - classes)
     result = np.zeros((len(test_rows), classes))
     for label, rows in enumerate(own):
         covariance = scatter[label] / max(len(rows) - 1, 1)
@@ -64,7 +64,7 @@ def literal_distances(train_rows, labels, test_rows, fidelity) -> np.ndarray:
             matrix = np.corrcoef(covariance + 100 * np.eye(dim))  # which takes the rows as observations
             mean, test = unit(rows.mean(axis=0)), unit(test_rows)
         else:
-            covariance = covariance + variance * np.eye(dim)
+            covariance = (scatter[label] + dim * shared) / (len(rows) - 1 + dim) + np.trace(shared) / dim * np.eye(dim)
             deviations = np.sqrt(np.diag(covariance))
             matrix, mean, test = covariance / np.outer(deviations, deviations), rows.mean(axis=0), test_rows
         inverse = np.linalg.pinv(matrix, rcond=1e-5)
