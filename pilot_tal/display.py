@@ -44,7 +44,12 @@ class TerminalDisplay(Display):
             self._statuses.pop(name, None)
         if self.live and time.monotonic() - self._shown >= SECONDS_BETWEEN_LIVE / 2:
             self._shown = time.monotonic()
-            self.show([f"{name}: {status}" for name, status in self._statuses.items()])
+            self.show([self._line(name, str(status)) for name, status in self._statuses.items()])
+
+    def _line(self, name: str, status: str) -> str:
+        """Status of a run in one line of the terminal; a label that is too long is cut, not the status."""
+        left = max(10, self.console.width - len(status) - 2)
+        return f"{name if len(name) <= left else name[: left - 1] + '…'}: {status}"
 
     def show(self, lines: list[str]) -> None:
         """Draws the lines of the runs, and the total below them."""

@@ -10,7 +10,7 @@ def list_names(
     dataset: str = typer.Option("cub_lt", help="Dataset whose defaults are shown."),
     plugins: str = typer.Option("", help="Modules or files that register further names."),
 ) -> None:
-    """List methods, datasets and losses; with METHOD, all settings with their ranges and defaults.
+    """List methods, datasets and losses; with METHOD, all settings with their ranges and the defaults of compare.
 
     Example: pilot-tal list l2p --dataset demo_lt
     """
@@ -47,9 +47,10 @@ def _list_settings(method: str, dataset: str) -> None:
     from pilot_tal.config.defaults import defaults
     from pilot_tal.config.grid import known_settings
     from pilot_tal.config.parse import as_typed
+    from pilot_tal.config.settings import DEFAULT_SEEDS
     from pilot_tal.schema import REQUIRED
 
-    values = defaults(method, dataset)
+    values = {**defaults(method, dataset), "seeds": ",".join(map(str, DEFAULT_SEEDS))}
     for key, setting in known_settings(method).items():
         value = values.get(key, setting.default)
         shown = "" if value is None or value is REQUIRED else as_typed(value)

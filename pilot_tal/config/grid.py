@@ -35,6 +35,11 @@ from pilot_tal.schema import Made, Option, Rule, build, defaults_of, settings_of
 
 ALL = "all"
 MOST_RUNS = 10_000
+UPSTREAM_ONLY = (
+    *("aper_adapter", "aper_finetune", "aper_ssf", "aper_vpt", "bic", "cofima", "coil", "der", "dgr", "duct"),
+    *("finetune", "foster", "icarl", "memo", "replay", "slca", "tagfex"),
+)
+"""Methods of LAMDA-PILOT and PyCIL that run in their checkouts alone."""
 ALL_DATASETS = ("cub_lt", "imagenetr_lt", "food101_lt")
 
 
@@ -240,6 +245,8 @@ def _values(setting: Option, text: str) -> list[Any]:
 def _names(kind: str, text: str, every: tuple[str, ...], known: Mapping[str, Any]) -> list[str]:
     names = list(every) if text == ALL else split_values(text)
     for name in names or [text]:
+        if name not in known and kind == "method" and name.lower() in UPSTREAM_ONLY:
+            raise UserError(f"{name} is not built in; it is available through {command('upstream')} with a checkout")
         if name not in known:
             raise unknown_name(kind, name[:60], known)
     return names

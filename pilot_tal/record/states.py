@@ -16,7 +16,7 @@ STATES = ("done", "running", "queued", "failed", "stopped", "not started")
 SILENT_SECONDS = 120.0
 _LONGEST = 1e9  # seconds left that are worth showing
 _MOST_TEXT = 1 << 16  # bytes of an error.txt
-NEVER_BEGUN = "it never began: the log of the job tells why, if there is one; else its node cannot write this folder"
+NEVER_BEGUN = "cancelled or ended before its first record; see the log of the job, if there is one"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from helpers.cli import command
 from data_lt import CARDS
 from data_lt.errors import UserError
 from pilot_tal.backbone.load import file_fingerprint
-from pilot_tal.config.grid import known_settings, run_config, study_config
+from pilot_tal.config.grid import UPSTREAM_ONLY, known_settings, run_config, study_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
+from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL
 
 REFERENCES = ["simplecil", "plda"]
 
@@ -235,13 +236,27 @@ def test_every_listed_setting_is_taken_with_its_default(method):
     assert set(shown) == {setting.name for setting in known_settings(method).values()}
     trains = study_config(method, "demo_lt").runs[0].loss.name != "none"
     losses = [f"losses={','.join(LOSSES)}"] if trains else []
-    usual = study_config(method, "demo_lt", [*losses, "seeds=1993"]).runs
+    usual = study_config(method, "demo_lt", losses).runs
     for key, value in shown.items():
         if not trains and "." in key:
             continue
         if value and key not in ("losses", "plugins", "tal.memory_epochs", "tal_auto.memory_epochs"):
-            more = [] if key == "seeds" else ["seeds=1993"]
+            more = [] if key == "seeds" else ["seeds=1993,1994,1995"]
             assert study_config(method, "demo_lt", [f"{key}={value}", *losses, *more]).runs == usual, key
+
+
+def test_list_shows_the_defaults_of_compare():
+    _, printed = command("list", "l2p")
+    lines = printed.splitlines()
+    for wanted in ("losses=ce,tal,tal_auto ", "seeds=1993,1994,1995 ", "references=simplecil,plda ", "baseline=ce "):
+        assert any(line.startswith(wanted) for line in lines), wanted
+
+
+def test_a_method_of_the_toolboxes_alone_is_named_as_such():
+    toolboxes = {*LAMDA_PILOT.learners, *PYCIL.learners}
+    assert set(UPSTREAM_ONLY) == toolboxes - set(LEARNERS)
+    with pytest.raises(UserError, match=r"slca is not built in; it is available through .*upstream"):
+        study_config("slca", "cub_lt")
 
 
 def test_list_names_everything():
