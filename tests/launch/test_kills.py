@@ -66,13 +66,13 @@ def drain(started) -> None:
 def two_in_one(output: Path) -> list[str]:
     """Runs whose log is the output of two living processes; a program that one of them has started is no second one."""
     logs, parents = {}, {}
-    for process in Path("/proc").glob("[0-9]*"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            target = os.readlink(process / "fd" / "1")
-            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            target = os.readlink(entry / "fd" / "1")
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
             continue
         if target.startswith(str(output)):
-            logs[process.name], parents[process.name] = target, parent
-    found = [log for process, log in logs.items() if logs.get(parents[process]) != log]
+            logs[entry.name], parents[entry.name] = target, parent
+    found = [log for pid, log in logs.items() if logs.get(parents[pid]) != log]
     return [log for log in set(found) if found.count(log) > 1]
