@@ -16,7 +16,6 @@ from pilot_tal.results.page import ARCHIVE, Part, render
 from pilot_tal.results.plots_classes import (
     accuracy_by_class,
     difference_by_class,
-    precision_recall,
     precision_recall_by_task,
 )
 from pilot_tal.results.plots_confusion import confusion
@@ -119,7 +118,6 @@ def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
     yield from options_plots(group)
     yield from loss_curves(variants)
     yield from tal_over_steps(variants)
-    yield precision_recall(group, variants)
     if several:
         yield precision_recall_by_task(group, variants)
         yield from map(task_matrix, variants)

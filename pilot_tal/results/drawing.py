@@ -55,13 +55,12 @@ _STYLE = {
 class Panel:
     """Axes in which the page's script finds the class under the pointer.
 
-    `columns`: the classes from many to few images, side by side. `points`: recall and precision of each class under
-    the `variant`, from `low` to `high` percent. `cells`: true classes from above, predicted ones from the left.
+    `columns`: the classes from many to few images, side by side. `cells`: true classes from above, predicted ones from
+    the left.
     """
 
     kind: str
     axes: Axes
-    more: dict[str, Any]
 
     def place(self) -> dict[str, Any]:
         """Its box in units of the SVG, after the figure was drawn."""
@@ -70,7 +69,7 @@ class Panel:
         width, height = (72 * inches for inches in shown.get_size_inches())
         box = self.axes.get_position()
         corner = (box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height)
-        return {"kind": self.kind, "box": [round(float(value), 1) for value in corner], **self.more}
+        return {"kind": self.kind, "box": [round(float(value), 1) for value in corner]}
 
 
 @dataclass(frozen=True)

@@ -61,19 +61,7 @@ function classesAt(panel, data, x, y) {
   const [left, top, width, height] = panel.box, count = data.names.length;
   const right = (x - left) / width, down = (y - top) / height;
   if (right < 0 || right >= 1 || down < 0 || down >= 1) return [];
-  if (panel.kind === "columns") return [Math.floor(right * count)];
-  if (panel.kind === "cells") return [down, right].map((share) => Math.floor(share * count));
-  const range = panel.high - panel.low;
-  let nearest = [], least = 8;
-  data.names.forEach((_, place) => {
-    const recall = data.accuracy[panel.variant][place], precision = data.precision[panel.variant][place];
-    if (recall === null || precision === null) return;
-    const across = ((recall - panel.low) / range - right) * width;
-    const along = (1 - (precision - panel.low) / range - down) * height;
-    const distance = Math.hypot(across, along);
-    if (distance < least) [nearest, least] = [[place], distance];
-  });
-  return nearest;
+  return panel.kind === "columns" ? [Math.floor(right * count)] : [down, right].map((share) => Math.floor(share * count));
 }
 
 function makeAnswering(figure, data, tip) {

@@ -97,7 +97,6 @@ def _class_data(group: Group) -> dict[str, Any]:
         "tail": classes.tail[order].tolist(),
         "variants": [variant.label for variant in variants],
         "accuracy": [_percents(variant.by_class("accuracy")[order]) for variant in variants],
-        "precision": [_percents(variant.by_class("precision")[order]) for variant in variants],
     }
 
 

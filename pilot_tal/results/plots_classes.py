@@ -42,7 +42,7 @@ def accuracy_by_class(group: Group, variants: Sequence[Variant]) -> Plot:
         f"{counts[0] / max(counts[-1], 1):.1f}); the shaded tail, {number(int(classes.tail.sum()), 'class', 'classes')}"
         f", has {tail} of {int(counts.sum())}. Lines are running means over {window} classes, of means over seeds."
     )
-    spots = [Panel("columns", axes, {}) for axes in panels]
+    spots = [Panel("columns", axes) for axes in panels]
     return Plot("accuracy-by-class", "Training images and accuracy of each class", caption, shown, spots)
 
 
@@ -70,40 +70,8 @@ def difference_by_class(group: Group, variant: Variant) -> Plot:
         f"Over the shared seeds. Classes that gain: {(values > 0).sum()}, lose: {(values < 0).sum()}, stay: "
         f"{(values == 0).sum()}. Dashed: mean of a part ({parts} points)."
     )
-    title, spots = f"{variant.label} − {group.baseline_title}, class by class", [Panel("columns", axes, {})]
+    title, spots = f"{variant.label} − {group.baseline_title}, class by class", [Panel("columns", axes)]
     return Plot(f"difference-by-class-{variant.slug}", title, caption, shown, spots)
-
-
-def precision_recall(group: Group, variants: Sequence[Variant]) -> Plot:
-    """Precision against recall of each class, a panel for each variant."""
-    classes = group.classes()
-    columns = min(2, len(variants))
-    rows = -(-len(variants) // columns)
-    shown, panels = figure(0.5 + 2.45 * rows if columns > 1 else 4.0, rows, columns, sharex=True, sharey=True)
-    gaps = []
-    for axes, variant in zip(panels, variants, strict=False):
-        recall, precision = 100 * variant.by_class("accuracy"), 100 * variant.by_class("precision")
-        axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=":")
-        for name, part, fill in (("head", ~classes.tail, variant.colour), ("tail", classes.tail, "none")):
-            axes.scatter(recall[part], precision[part], s=16, facecolor=fill, edgecolor=variant.colour, alpha=0.8)
-            gap = precision[part] - recall[part]
-            if (~np.isnan(gap)).any():
-                gaps.append(f"{variant.label} {name} {points(np.nanmean(gap) / 100, 1)}")
-        axes.set(title=shorten(variant.label, 22), xlim=(-4, 104), ylim=(-4, 104), aspect="equal")
-    for axes in panels[len(variants) :]:
-        axes.set_visible(False)
-    for name, fill in (("head", INK), ("tail", "none")):
-        panels[0].scatter([], [], s=16, facecolor=fill, edgecolor=INK, label=f"{name} class")
-    legend(shown, panels[0])
-    shown.supxlabel("recall, %", fontsize=11)
-    shown.supylabel("precision, %", fontsize=11)
-    caption = (
-        "Above the dotted line a class is predicted too rarely, below it too often. Mean of precision minus "
-        f"recall, in points: {'; '.join(gaps)}. A class that is never predicted has no precision and is not drawn."
-    )
-    spots = [Panel("points", axes, {"variant": i, "low": -4, "high": 104}) for i, axes in enumerate(panels)]
-    title = "Precision against recall of each class"
-    return Plot("precision-recall", title, caption, shown, spots[: len(variants)])
 
 
 def precision_recall_by_task(group: Group, variants: Sequence[Variant]) -> Plot:

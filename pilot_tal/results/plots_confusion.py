@@ -40,5 +40,5 @@ def confusion(group: Group, variant: Variant) -> Plot:
     if wrong[classes.tail].sum():
         to_head = wrong[classes.tail][:, ~classes.tail].sum() / wrong[classes.tail].sum()
         caption += f" Of the tail's wrong images, {percent(to_head, 0)} % are taken for head classes."
-    title, panels = f"Confusion matrix: {variant.label}", [Panel("cells", axes, {})]
+    title, panels = f"Confusion matrix: {variant.label}", [Panel("cells", axes)]
     return Plot(f"confusion-{variant.slug}", title, caption, shown, panels)

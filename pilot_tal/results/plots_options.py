@@ -1,4 +1,4 @@
-"""A loss over the values of its options: a curve over one, heat maps over two."""
+"""A loss over the values of one of its options."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.results.display import percent, slug
-from pilot_tal.results.drawing import INK, Plot, draw_cells, figure, legend
+from pilot_tal.results.drawing import Plot, figure, legend
 from pilot_tal.results.groups import Group, Variant
 from pilot_tal.results.options import Grid, grids
 
@@ -14,13 +14,10 @@ _METRICS = ("a_mean", "a_tail")
 
 
 def options_plots(group: Group) -> Iterator[Plot]:
-    """The grids of a group over one or two options; for more there is the table."""
+    """The grids of a group over one option; for more there is the table."""
     for index, grid in enumerate(grids(group), 1):
-        name = slug(f"options-{grid.variants[0].loss}-{index}")
         if len(grid.values) == 1:
-            yield _curve(group, grid, name)
-        elif len(grid.values) == 2:
-            yield from (_heat_map(grid, metric, f"{name}-{slug(metric)}") for metric in _METRICS)
+            yield _curve(group, grid, slug(f"options-{grid.variants[0].loss}-{index}"))
 
 
 def _curve(group: Group, grid: Grid, name: str) -> Plot:
@@ -41,30 +38,14 @@ def _curve(group: Group, grid: Grid, name: str) -> Plot:
     panels[-1].set_xticklabels(values)
     legend(shown, panels[0])
     caption = f"Means over seeds; bars are the interval of the change against {group.baseline_title}, paired by seed."
-    return Plot(name, f"{title} over {option}", f"{caption} {_chosen(grid, _METRICS)}", shown)
+    return Plot(name, f"{title} over {option}", f"{caption} {_chosen(grid)}", shown)
 
 
-def _heat_map(grid: Grid, metric: str, name: str) -> Plot:
-    """A cell for each pair of values of two options; pairs that were not run stay empty."""
-    (across, columns), (down, rows) = grid.values.items()
-    levels = np.array([[_level(grid.variant(**{across: x, down: y}), metric) for x in columns] for y in rows])
-    texts = [[percent(value / 100, 1) for value in row] for row in levels]
-    shown, (axes,) = figure(0.9 + 0.5 * len(rows))
-    low, high = float(np.nanmin(levels)), float(np.nanmax(levels))
-    draw_cells(axes, levels, "cividis", (low, high) if low < high else (low - 1, high + 1), texts)
-    axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
-    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
-    axes.set(xlabel=across, ylabel=down)
-    axes.tick_params(color=INK)
-    title = f"{DEFINITIONS[metric][0]} of {grid.variants[0].loss_title} over {across} × {down}"
-    return Plot(name, title, f"In percent, mean over seeds. {_chosen(grid, (metric,))}", shown)
-
-
-def _chosen(grid: Grid, metrics: tuple[str, ...]) -> str:
+def _chosen(grid: Grid) -> str:
     """The best of a grid, which is chosen after the fact."""
     best = [
         f"{DEFINITIONS[metric][0]} {percent(found.mean, 1)} with {variant.own_options_label}"
-        for metric in metrics
+        for metric in _METRICS
         if (variant := grid.best(metric)) and (found := variant.spread(metric))
     ]
     return (

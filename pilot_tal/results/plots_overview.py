@@ -33,7 +33,7 @@ def group_tradeoff(group: Group) -> Plot:
     for turn, variant in enumerate(group.finished_variants()):
         _point(axes, variant, _MARKERS[turn % len(_MARKERS)], shorten(variant.label, 36))
     for turn, reference in enumerate(group.references):
-        _point(axes, reference.variant, "|x+1234"[turn % 7], shorten(reference.title, 36))
+        _point(axes, reference.variant, "XP*hp8"[turn % 6], shorten(reference.title, 36))
     return _tradeoff("tradeoff", "A_Mean against A_Tail", shown, axes)
 
 

@@ -190,29 +190,6 @@ def test_a_class_in_a_plot_over_classes_answers(browser, demo_report, expected, 
     assert browser.point(ticks["10"] - 10 * step - 20, middle) is None  # beside the axes
 
 
-def test_a_point_of_precision_and_recall_answers(browser, demo_report, expected):
-    browser.open(demo_report)
-    figure = figure_of(browser, "Precision against recall of each class")
-    found = texts(browser, figure)
-    zero, hundred = (next(x for text, x, _ in found if text == tick) for tick in ("0", "100"))
-    points = browser.run(
-        """return [...arguments[0].querySelectorAll('g[id*="PathCollection"] use')].map((u) => {
-        const box = u.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })""",
-        figure,
-    )
-    first = [point for point in points if point[0] < hundred + 5][: len(expected["names"])]
-    assert len(first) == 50
-    seen = set()
-    for x, y in first:
-        lines = browser.point(x, y).splitlines()
-        place = expected["names"].index(lines[0])
-        assert lines == told(expected, place)
-        recall = 100 * (x - zero) / (hundred - zero)
-        assert abs(recall - expected["accuracy"][0][place]) < 1.5  # another class may lie on the same spot
-        seen.add(place)
-    assert len(seen) > 40
-
-
 def test_a_cell_of_the_confusion_matrix_answers(browser, demo_report, expected):
     browser.open(demo_report)
     found = texts(browser, figure := figure_of(browser, "Confusion matrix: TAL"))

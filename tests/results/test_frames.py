@@ -46,7 +46,7 @@ def test_per_class_averages_to_a_mean_and_a_tail(study):
         assert tail["training_images"].max() <= rows[rows["part"] == "head"]["training_images"].min()
 
 
-@pytest.mark.parametrize("metric", ["a_mean", "a_tail", "a_head", "a_avg", "forgetting"])
+@pytest.mark.parametrize("metric", [key for key in DEFINITIONS if key != "many"])  # no class has over 100 images
 @pytest.mark.parametrize("baseline", ["ce", "tal"])
 def test_differences_are_paired_by_shared_seeds(study, metric, baseline):
     frame, found = study.frame(), study.differences(baseline)
