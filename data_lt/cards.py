@@ -176,9 +176,9 @@ register(
         name="demo_lt",
         title="Demo-LT",
         classes=50,
-        images=1_651,
-        n_max=60,
-        n_min=3,
+        images=2_099,
+        n_max=100,
+        n_min=5,
         test_per_class=20,
         official_split=True,
         folders=("demo_lt",),
@@ -187,7 +187,6 @@ register(
         defaults={
             "backbone": "demo_vit",
             "weights": "bundled",
-            "epochs": 12,  # three seeds of two losses in a few minutes on two cores
             "transform": "characters",  # no mirror images: a mirrored letter is another letter
         },
         make=_draw_demo,

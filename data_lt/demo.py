@@ -17,9 +17,9 @@ from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS, draw
 from data_lt.laws import check_seed, pareto_counts
 from data_lt.progress import progress
 
-VERSION = 1  # of the pictures: raised whenever another picture would come out
+VERSION = 2  # of the pictures: raised whenever another picture would come out
 DEMO_SEED = 1993
-N_MAX, N_MIN, TEST_PER_CLASS = 60, 3, 20
+N_MAX, N_MIN, TEST_PER_CLASS = 100, 5, 20
 FOLDER = "demo_lt"
 SPLITS = ("train", "test")
 

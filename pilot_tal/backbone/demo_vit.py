@@ -6,7 +6,7 @@
 from pathlib import Path
 
 # Arguments of timm's VisionTransformer, the others as in timm. Inputs are RGB in [0, 1], not normalised.
-DEMO_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 5, "num_heads": 4}
+DEMO_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 5, "num_heads": 2}
 
 
 def demo_vit_path() -> Path:

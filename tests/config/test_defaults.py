@@ -29,8 +29,9 @@ def test_values(method):
     assert found == PLAIN[method]
     assert config.tuned_epoch == 20
     assert config.drop_last == (method == "coda_prompt")
-    for dataset in ("cub_lt", "food101_lt"):
+    for dataset in ("cub_lt", "food101_lt", "demo_lt"):
         assert method_config(method, dataset) == config
+    assert defaults(method, "demo_lt")["tuned_epoch"] == 20
     other = method_config(method, "imagenetr_lt")
     assert (other.init_lr, other.batch_size, other.weight_decay) == IMAGENET_R.get(method, PLAIN[method][:3])
 

@@ -51,7 +51,7 @@ def test_class_names_differ_on_any_file_system():
 
 def test_quotas_are_the_profile_given_out_by_chance():
     counts = list(demo_counts().values())
-    assert sorted(counts, reverse=True) == pareto_counts(50, 60, 3)
+    assert sorted(counts, reverse=True) == pareto_counts(50, 100, 5)
     ranks = np.argsort(np.argsort(counts))
     assert abs(np.corrcoef(ranks, np.arange(50))[0, 1]) < 0.3  # class index and size have nothing to do with each other
     assert list(demo_counts(seed=1).values()) != counts
@@ -99,7 +99,7 @@ def test_folder_holds_the_pictures_and_says_what_they_are(built):
             pixels.update(picture.tobytes())
     assert info["pixels_sha256"] == pixels.hexdigest()
     assert info["train_counts"] == demo_counts() and info["seed"] == 1993 and info["version"] == demo.VERSION
-    assert len(files(built)) == 1 + 651 + 1000
+    assert len(files(built)) == 1 + 1099 + 1000
 
 
 def test_a_second_call_draws_only_what_is_missing(built, monkeypatch):
