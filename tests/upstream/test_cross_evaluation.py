@@ -20,6 +20,7 @@ from test_real_checkouts import PYTHON, checkout
 import pilot_tal._torchvision  # noqa: F401  (before timm)
 from data_lt import prepare
 from pilot_tal.config.grid import run_config
+from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.shared import load_shared
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.record.run_dir import load_run
@@ -78,7 +79,9 @@ def our_trainer(method: str, world: World, output: Path) -> TensorsOfEveryTask:
     study = run_config(method, world.dataset, [f"{name}={value}" for name, value in settings.items()])
     config = study.runs[0]
     data = prepare(config.dataset, str(world.root), config.data)
-    return TensorsOfEveryTask(config, study.hardware, load_shared(config, study.hardware, data, torch.device("cpu")))
+    shared = load_shared(config, study.hardware, data, torch.device("cpu"))
+    record = native_record(config, data)
+    return TensorsOfEveryTask(config, study.hardware, shared, record, output / record.name)
 
 
 def run_original(method: str, world: World, folder: Path, direction: str):
