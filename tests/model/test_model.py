@@ -45,6 +45,18 @@ def test_labels_are_those_of_a_run_in_half_precision(world):
     assert not torch.allclose(model.scores(x), model.learner.scores(x), atol=1e-4)  # it is computed so
 
 
+@pytest.mark.parametrize("posthoc", ["logit_adjustment", "tau_norm"])
+def test_labels_are_those_of_a_run_with_a_post_hoc_correction(posthoc, world):
+    run = world.run("lae", "fixed", f"posthoc={posthoc}")
+    images, _, pred = said(run, 1)
+    model = load_model(run)
+    files = [world.images / name for name in images]
+    assert [model.classes.index(one.label) for one in model.predict(files)] == pred
+    x = torch.stack([model.transform(read_picture(file)) for file in files])
+    corrected, model.learner.posthoc = model.scores(x), None
+    assert not torch.allclose(model.scores(x), corrected, atol=1e-4)
+
+
 @pytest.mark.parametrize("method", LEARNERS)
 def test_scores_are_shares_of_one_in_the_learners_order(method, world):
     run = world.run(method, "fixed")
