@@ -19,7 +19,7 @@ from pilot_tal.schema import Rule
 AUTO = "auto"
 DEFAULT_SHRINKAGE = 0.7
 SHRINKAGES = tuple(step / 10 for step in range(1, 10))
-FOLDS, LEAST_HELD_OUT = 5, 50
+FOLDS, LEAST_HELD_OUT, ENOUGH_HELD_OUT = 5, 50, 2000
 MOST_DENSITIES = 2000
 
 
@@ -175,7 +175,8 @@ class PLDA(ClosedForm):
 
     The statistics are additive, so for a fixed shrinkage the order of tasks and images does not matter. With
     `shrinkage=auto` the value may change after each task: it is the best by the cross-validations of all tasks so far,
-    each on the images of its task among the classes seen by then.
+    each on the images of its task among the classes seen by then. Once 2,000 images have been held out it is settled,
+    so that the time of a task does not grow with the classes before it.
     """
 
     name, title = "plda", "PLDA"
@@ -232,7 +233,9 @@ class PLDA(ClosedForm):
         return F.normalize(self.block_features(x, self.layers).float(), dim=2).flatten(1)
 
     def validate(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Cross-validates every shrinkage on images that are about to be added."""
+        """Cross-validates every shrinkage on images that are about to be added, until enough were held out."""
+        if float(self.validated[-1]) >= ENOUGH_HELD_OUT:
+            return torch.zeros_like(self.validated)
         total, densities = cross_validated(self.moments, features.cpu(), labels)
         self.densities = torch.cat((self.densities, densities), dim=1)
         while self.densities.shape[1] > MOST_DENSITIES:  # the latest count most

@@ -10,6 +10,7 @@ from data_lt.errors import UserError
 from pilot_tal.learners.moments import Moments
 from pilot_tal.learners.plda import (
     DEFAULT_SHRINKAGE,
+    ENOUGH_HELD_OUT,
     FOLDS,
     SHRINKAGES,
     best_shrinkage,
@@ -265,6 +266,15 @@ def test_the_threshold_rejects_the_asked_share_of_held_out_training_images():
     other = make("plda", [4])
     other.load_checkpoint_state(state)
     assert other.reject_below(0.2) == learner.reject_below(0.2) and torch.equal(other.densities, learner.densities)
+
+
+def test_cross_validation_ends_when_enough_images_were_held_out():
+    learner = make("plda", [4])
+    features, labels = long_tailed(seed=4, classes=4, dim=learner.feature_dim)
+    learner.begin_task(task_info([4], 0))
+    assert learner.validate(features, labels)[-1] > 0
+    learner.validated[-1] = ENOUGH_HELD_OUT
+    assert not learner.validate(features, labels).any()
 
 
 def test_the_best_shrinkage_wins_and_few_images_take_the_default():
