@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import MaxNLocator
 
-from pilot_tal.results.display import percent, shorten
+from pilot_tal.results.display import percent
 from pilot_tal.results.drawing import INK, Panel, Plot, figure
 from pilot_tal.results.groups import Group, Variant
 
@@ -24,7 +24,7 @@ def confusion(group: Group, variant: Variant) -> Plot:
     shown.colorbar(image, ax=axes, shrink=0.8, label="% of the images of a class")
     axes.grid(visible=False)
     if count <= NAMED_UP_TO:
-        names = [shorten(classes.names[k], 16) for k in order]
+        names = [name if len(name := classes.names[k]) <= 18 else f"{name[:9]}…{name[-8:]}" for k in order]
         axes.set_xticks(np.arange(count) + 0.5, names, rotation=90, fontsize=8)
         axes.set_yticks(np.arange(count) + 0.5, names, fontsize=8)
     else:

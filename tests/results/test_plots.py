@@ -100,6 +100,15 @@ def test_overview_compares_methods_and_losses(tmp_path):
     assert dots == pytest.approx(expected)
 
 
+def test_long_class_names_keep_their_ends(tmp_path):
+    names = [f"a very long species name {i}" for i in range(4)]
+    write_run_directory(tmp_path, task_sizes=(4,), counts=[4, 3, 2, 1], tests=2, class_names=names)
+    (group,) = load_study([tmp_path]).groups
+    axes = confusion(group, group.variants[0]).figure.axes[0]
+    ticks = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert len(set(ticks)) == 4 and max(map(len, ticks)) == 18
+
+
 @pytest.mark.parametrize(("classes", "named"), [(30, True), (31, False)])
 def test_confusion_matrix_names_up_to_30_classes(tmp_path, classes, named):
     write_run_directory(tmp_path, task_sizes=(classes,), counts=list(range(classes, 0, -1)), tests=3)
