@@ -123,21 +123,25 @@ def load_runs(paths: str | Path | Iterable[str | Path], baseline: str = "ce") ->
 
 
 def report(
-    runs: "Study | str | Path | Iterable[str | Path]", folder: str | Path = "report", baseline: str = "ce"
+    runs: "Study | str | Path | Iterable[str | Path]",
+    folder: str | Path = "report",
+    baseline: str = "ce",
+    plots: bool = False,
 ) -> Path:
-    """Writes the report page on a study or on run directories, with its tables and plots beside it.
+    """Write the report on a study or on run directories: an overview page, one page per group, and tables.
 
     Args:
         runs: A study, which has its own baseline; or run directories, or folders of them.
-        folder: Folder of the page.
-        baseline: Loss that the page compares the others with.
+        folder: Folder of the report.
+        baseline: Loss that the report compares the others with.
+        plots: Draw every plot, and write each as SVG, PDF and PNG.
 
     Returns:
-        The page, `folder/index.html`.
+        The overview page, `folder/index.html`.
     """
     from pilot_tal.results import build_report
 
-    return build_report([runs] if isinstance(runs, (str, Path)) else runs, folder, baseline)
+    return build_report([runs] if isinstance(runs, (str, Path)) else runs, folder, baseline, plots=plots)
 
 
 def list_methods() -> list[str]:
