@@ -7,6 +7,7 @@ python scripts/backbones_table.py --quick   # three backbones, prints the table
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -33,12 +34,22 @@ BACKBONES = {
     MODULE: (MODULE, 16),
 }
 QUICK = ("ViT, DeiT, DINO, MAE", "EVA-02", "ResNet")
-SMALL = {"classes": 6, "tasks": 2, "n_max": 6, "n_min": 2, "batch_size": 4, "device": "cpu", "threads": 1}
+SMALL: dict[str, Any] = {
+    "classes": 6,
+    "tasks": 2,
+    "n_max": 6,
+    "n_min": 2,
+    "batch_size": 4,
+    "device": "cpu",
+    "threads": 1,
+}
 
 
-def works(method: str, backbone: str, img_size: int, **settings: object) -> bool:
+def works(method: str, backbone: str, img_size: int, **settings: Any) -> bool:
     """Whether a method trains on a backbone for a few steps; False if it refuses the backbone."""
-    own = {"backbone": backbone, "img_size": img_size} | ({} if backbone == MODULE else {"weights": "random"})
+    own: dict[str, Any] = {"backbone": backbone, "img_size": img_size} | (
+        {} if backbone == MODULE else {"weights": "random"}
+    )
     with tempfile.TemporaryDirectory() as output:
         try:
             pt.run(method, "demo_lt", quick=True, output=output, **own, **SMALL, **settings)

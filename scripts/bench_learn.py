@@ -7,6 +7,7 @@ Prints the CPU seconds of the forward passes of a session of 10 classes with 20 
 
 import sys
 import time
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ def main(name: str) -> None:
         forward = (time.process_time() - started) / MEASURED * NEW * IMAGES
     print(f"{name}: forward passes of {NEW * IMAGES} images {forward:.1f} s")
     for before in (10, 100, 1000):
-        learner = create_learner("plda", vit, before + NEW, 2)
+        learner: Any = create_learner("plda", vit, before + NEW, 2)
         for task, (first, stop) in enumerate(((0, before), (before, before + NEW))):
             learner.begin_task(TaskInfo(task, 2, first, stop, (IMAGES,) * (stop - first)))
             features, labels = random_features(first, stop, learner.feature_dim)

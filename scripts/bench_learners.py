@@ -22,14 +22,16 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 import pilot_tal._torchvision  # noqa: F401
 from pilot_tal.backbone import FrozenViT, build_backbone
 from pilot_tal.config.defaults import method_config
-from pilot_tal.engine.loop import PRECISIONS, autocast, build_optimizer, tensor_cores
-from pilot_tal.learners import Learner, build_learner
+from pilot_tal.config.settings import PRECISIONS
+from pilot_tal.engine.loop import autocast, build_optimizer, tensor_cores
+from pilot_tal.learners import Learner, TrainedConfig, build_learner
 from pilot_tal.losses import build_loss
 from pilot_tal.stream.task import TaskInfo
 
@@ -88,6 +90,7 @@ class Bench:
 def training_step(bench: Bench, learner: Learner, task: TaskInfo) -> Callable[[], None]:
     criterion = build_loss("tal")
     criterion.begin_task(task)
+    assert isinstance(learner.config, TrainedConfig)
     optimizer = build_optimizer(learner.param_groups(), learner.config)
 
     def step() -> None:
@@ -106,7 +109,8 @@ def training_step(bench: Bench, learner: Learner, task: TaskInfo) -> Callable[[]
 def measure(bench: Bench, method: str) -> None:
     classes, fidelity = 20, "fixed" if method == "mos" else "pilot"
     torch.manual_seed(0)
-    config = method_config(method, **({"crct_epochs": 1} if method == "mos" else {}))
+    changes: dict[str, Any] = {"crct_epochs": 1} if method == "mos" else {}
+    config: Any = method_config(method, **changes)
     learner = build_learner(method, bench.backbone, config, 2 * classes, 2, fidelity).to(bench.device)
     tasks = [TaskInfo(i, 2, i * classes, (i + 1) * classes, (5,) * classes) for i in range(2)]
     batch, prompts = len(bench.x), config.top_k * config.length if method == "l2p" else 0
@@ -158,6 +162,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     options = parser.parse_args()
     backbone = build_backbone(options.model, options.weights, options.img_size).to(options.device)
+    assert isinstance(backbone, FrozenViT), "prompts need a ViT"
     x = torch.rand(options.batch, 3, *backbone.img_size, device=options.device)
     y = torch.arange(options.batch, device=options.device) % 20
     bench = Bench(backbone, x, y, options.steps, options.precision)

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from pilot_tal.config.grid import run_config
 from pilot_tal.engine.jobs import Jobs
@@ -77,7 +78,8 @@ def side_by_side(runs: dict[str, Trainer], shared: Shared) -> dict[str, float]:
         finally:
             turns.end(name, for_good=True)
 
-    hook = shared.backbone.vit.patch_embed.register_forward_pre_hook(hand_over)  # called once for each batch
+    vit: Any = shared.backbone.vit
+    hook = vit.patch_embed.register_forward_pre_hook(hand_over)  # called once for each batch
     try:
         threads = [threading.Thread(target=execute, args=(name,), name=name) for name in runs]
         for thread in threads:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ def weights_over_a_task(name: str, counts: list[int], batch: int) -> tuple[torch
     generator = torch.Generator().manual_seed(0)
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     steps = -(-len(labels) // batch)
-    loss = build_loss(name)
+    loss: Any = build_loss(name)  # TAL or TAL-auto, which have weights
     loss.begin_task(TaskInfo(0, 1, 0, len(counts), tuple(counts), epoch_steps=steps))
     weights = [loss.negative_weights()]
     for _ in range(EPOCHS):

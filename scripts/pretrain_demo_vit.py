@@ -17,6 +17,7 @@ import time
 import unicodedata
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -179,7 +180,7 @@ def backbone_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.contiguous() for name, value in model.state_dict().items() if not name.startswith("head.")}
 
 
-def train(model: nn.Module, characters: list[str], fonts: tuple[str, ...], settings: Settings) -> list[dict]:
+def train(model: Any, characters: list[str], fonts: tuple[str, ...], settings: Settings) -> list[dict]:
     """Trains the ViT to name the characters; gives loss and accuracy of each twentieth of the run."""
     torch.manual_seed(settings.seed)
     # Not shuffled: number i is random already, and the order is the curriculum.
@@ -201,9 +202,9 @@ def train(model: nn.Module, characters: list[str], fonts: tuple[str, ...], setti
         schedule.step()
         sums += (loss.item() * len(y), (logits.argmax(1) == y).sum().item(), len(y))
         if step % every == 0 or step == settings.steps:
-            loss, accuracy = (round(float(total / sums[2]), 4) for total in sums[:2])
-            print(f"step {step}: loss {loss}, accuracy {accuracy}, {time.monotonic() - started:.0f} s")
-            history.append({"step": step, "loss": loss, "accuracy": accuracy})
+            mean, accuracy = (round(float(total / sums[2]), 4) for total in sums[:2])
+            print(f"step {step}: loss {mean}, accuracy {accuracy}, {time.monotonic() - started:.0f} s")
+            history.append({"step": step, "loss": mean, "accuracy": accuracy})
             sums[:] = 0
     return history
 
@@ -229,7 +230,7 @@ def in_patches(ink: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def nearest_class_mean(
-    model: nn.Module, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
+    model: Any, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
 ) -> float:
     """Share of test pictures whose feature is nearest (by cosine) to the mean feature of its own class."""
     model.eval()
