@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers.cli import ROOT
 from test_real_checkouts import PYTHON, checkout
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
 from data_lt import prepare
+from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
 from pilot_tal.config.grid import run_config
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.shared import load_shared
@@ -46,9 +46,7 @@ class World:
 
 
 def demo_world(tmp: Path) -> World:
-    vit = {"img_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 5, "num_heads": 4}
-    weights = ROOT / "pilot_tal/backbone/assets/demo_vit.safetensors"
-    return World("demo_lt", tmp / "data", weights, vit, 10, {})
+    return World("demo_lt", tmp / "data", demo_vit_path(), DEMO_VIT, 10, {})
 
 
 def cub_world(tmp: Path) -> World:
