@@ -17,7 +17,7 @@ GROWTH, ALWAYS_ALLOWED = 10, 1 << 30  # images hardly compress: what grows more 
 
 
 def check_archive(archive: Path, official: str) -> None:
-    """Refuses an archive that is not, byte by byte, the one whose checksum (`md5:…`) is given."""
+    """Refuses an archive that is not, byte by byte, the one whose checksum (`md5:…` or `sha256:…`) is given."""
     if archive.is_dir():
         raise UserError(f"{archive} is a folder, but the archive goes there; rename or move the folder")
     algorithm, _, wanted = official.partition(":")

@@ -122,8 +122,8 @@ register(
         official_split=True,
         folders=("food-101", "food101", "Food-101"),
         source="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-        url="http://data.vision.ee.ethz.ch/cvl/food-101.tar.gz",
-        checksum="md5:85eeb15f3717b99a5da872d97d918f87",
+        url="https://data.vision.ee.ethz.ch/cvl/food-101.tar.gz",
+        checksum="sha256:d97d15e438b7f4498f96086a4f7e2fa42a32f2712e87d3295441b2b6314053a4",
         licence="images belong to Foodspotting's users; scientific fair use only",
         citation="Bossard, Guillaumin, Van Gool: Food-101 - Mining Discriminative Components with Random "
         "Forests. ECCV 2014.",

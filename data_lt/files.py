@@ -18,6 +18,7 @@ from data_lt.errors import UserError
 MOST_BYTES = 1 << 30  # of a file that is read whole into memory
 _PIECE = 1 << 24  # bytes read at a time
 _LONGEST_NAME = 255  # bytes: what the usual file systems take
+_LONGEST_PATH = 4000  # bytes: Linux takes 4,095, and we append names
 _GUARD = "'"
 _FORMULA = tuple(f"=+-@\t\r\n＝＋－＠{_GUARD}")  # what makes a spreadsheet run a text, and our own mark
 
@@ -36,8 +37,8 @@ def given_path(path: str | Path, name: str) -> Path:
     """A path that a user gave as `name`, with ~ expanded; one that no file can have is refused."""
     if not str(path).strip():
         raise UserError(f"{name} is empty; give a path, or . for the working directory")
-    if any(not fits(part) for part in Path(path).parts):
-        raise UserError(f"{name} cannot be a path: a name in it is too long or holds a zero byte")
+    if len(os.fsencode(path)) > _LONGEST_PATH or any(not fits(part) for part in Path(path).parts):
+        raise UserError(f"{name} cannot be a path: it or a name in it is too long, or holds a zero byte")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -69,7 +69,7 @@ def build_from_state(state: dict[str, Tensor], num_heads: int, name: str = "vit"
         dim, channels, patch, _ = state["patch_embed.proj.weight"].shape
         grid = round((state["pos_embed"].shape[1] - 1) ** 0.5)
         hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, IndexError) as error:
         raise UserError(f"{name}: the ViT's tensors are incomplete or misshapen: {error}") from error
     if num_heads < 1 or dim % num_heads:
         raise UserError(f"{name}: {num_heads} heads do not divide the width {dim}")
@@ -185,6 +185,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
     plain = isinstance(state, dict) and all(isinstance(name, str) for name in state)
     if not plain or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{path} does not hold a state dict (names with tensors)")
+    for name, value in state.items():
+        if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+            raise UserError(f"cannot read the weights {path}: {name[:60]} is not a dense tensor")
     return {name.removeprefix("module."): value for name, value in state.items()}
 
 

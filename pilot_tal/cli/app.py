@@ -127,8 +127,8 @@ def _sentence(error: Exception) -> str | None:
     """What to tell the user, in one line; None if the error was not meant for anybody."""
     if isinstance(error, UserError):
         return one_line(str(error))
-    if isinstance(error, PermissionError):
-        return f"no permission for {error.filename}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot use {one_line(str(error.filename))[:200]}: {error.strerror}"
     if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
         return "this does not fit into memory; lower batch_size, img_size, workers or jobs, or choose cache=off"
     if hasattr(error, "format_message"):  # of the parser: an option or argument that is unknown, missing or wrong

@@ -68,8 +68,9 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
     on_gpu = replace(study.hardware, device="cuda", workers=find_loaders(study, gpus))
     jobs = Jobs(replace(study, hardware=on_gpu) if gpus else study)
     output = Path(study.hardware.output)
-    check_output(output)
     todo = [job for job in jobs.all if not _is_done(job)]
+    if todo:  # finished runs are returned from a disk that cannot be written, too
+        check_output(output)
     if todo and len(jobs.all) > 1:
         note_plan(output, (job.path.name for job in jobs.all))
     if len(todo) < len(jobs.all):

@@ -131,6 +131,7 @@ BAD = {
     "list.pth": (saved([1, 2, 3]), "does not hold a state dict"),
     "numbers.pth": (saved({1: torch.zeros(3)}), "does not hold a state dict"),
     "text dict.pth": (saved({"norm.bias": "text"}), "does not hold a state dict"),
+    "nested.pth": (saved({"a": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])}), "a is not a dense"),
     "w.h5": (written(b""), "must be a .safetensors"),
     "folder.pth": (lambda path: path.mkdir(), "does not exist"),
     "absent.pth": (lambda path: None, "does not exist"),

@@ -45,7 +45,7 @@ def test_alone_it_shows_its_help():
         (["compare", "l2p", "demo_lt", "output="], "output has no value"),
         (["report", ""], "RUNS is empty; give a path, or . for the working directory"),
         (["report", ".", "-o", ""], "--output is empty; give a path"),
-        (["report", "x" * 300], "RUNS cannot be a path: a name in it is too long"),
+        (["report", "x" * 300], "RUNS cannot be a path: it or a name in it is too long"),
         (["report", "no\x1bwhere"], "is not a directory"),
         (["verify", "x" * 300], "FILES cannot be a path"),
         (["status", ""], "FOLDER is empty; give a path"),

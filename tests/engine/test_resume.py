@@ -1,5 +1,6 @@
 """Broken off at any moment and started again, a run ends as if nothing had happened, in every one of its files."""
 
+import errno
 import os
 import random
 import signal
@@ -190,6 +191,22 @@ def test_what_a_killed_process_left_half_written_is_removed(images, tmp_path, mo
     (run / ".late.tmp").write_bytes(b"left in the last moment")
     assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
     assert not (run / ".late.tmp").exists()
+
+
+def test_finished_run_on_a_read_only_disk_is_returned(images, tmp_path, monkeypatch):
+    wanted = settings(images, tmp_path, "loss=tal")
+    assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
+    (run,) = find_runs([tmp_path])
+    (run / ".lock-000001").write_text("free")  # a process was killed in its last moment
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(run))
+
+    for name in ("os.mkdir", "os.link", "os.unlink", "os.replace", "tempfile.mkstemp"):
+        monkeypatch.setattr(name, refuse)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick")
+    assert status == 0 and f"results: {run}" in printed.replace("\n", ""), printed
 
 
 def test_an_output_that_cannot_be_written_is_said(images, tmp_path):

@@ -205,3 +205,18 @@ def test_files_that_are_no_recordings(tmp_path):
     for name in ("text.npz", "other.npz", "pickled.npz", "absent.npz", "deep.npz", "folder.npz"):
         with pytest.raises(UserError, match=name):
             read_recording(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["vit.pos_embed", "vit.patch_embed.proj.weight", "train0.0.y"])
+def test_empty_array_of_a_recording_is_refused(name, tmp_path):
+    def empty(_, arrays):
+        arrays[name] = arrays[name].reshape(-1)[:0]
+
+    status, printed = command("verify", altered(tmp_path / "empty.npz", empty))
+    assert status == 2 and "error: " in printed
+
+
+def test_fifo_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo.npz")
+    status, printed = command("verify", tmp_path / "fifo.npz")
+    assert status == 2 and "not a regular file" in printed
