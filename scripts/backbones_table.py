@@ -45,26 +45,24 @@ SMALL: dict[str, Any] = {
 }
 
 
-def works(method: str, backbone: str, img_size: int, **settings: Any) -> bool:
+def works(folder: str, method: str, backbone: str, img_size: int, **settings: Any) -> bool:
     """Whether a method trains on a backbone for a few steps; False if it refuses the backbone."""
-    own: dict[str, Any] = {"backbone": backbone, "img_size": img_size} | (
-        {} if backbone == MODULE else {"weights": "random"}
-    )
-    with tempfile.TemporaryDirectory() as output:
-        try:
-            pt.run(method, "demo_lt", quick=True, output=output, **own, **SMALL, **settings)
-        except pt.UserError as error:
-            if "ViT with a CLS token" not in str(error):
-                raise
-            return False
+    own: dict[str, Any] = {"backbone": backbone, "img_size": img_size}
+    own |= {} if backbone == MODULE else {"weights": "random"}
+    try:
+        pt.run(method, "demo_lt", quick=True, data_root=folder, output=folder, **own, **SMALL, **settings)
+    except pt.UserError as error:
+        if "ViT with a CLS token" not in str(error):
+            raise
+        return False
     return True
 
 
-def cell(method: str, backbone: str, img_size: int) -> str:
+def cell(folder: str, method: str, backbone: str, img_size: int) -> str:
     """`yes`, `no`, or the setting with which it works."""
-    if works(method, backbone, img_size):
+    if works(folder, method, backbone, img_size):
         return "yes"
-    if hasattr(method_config(method), "adapter") and works(method, backbone, img_size, adapter=False):
+    if hasattr(method_config(method), "adapter") and works(folder, method, backbone, img_size, adapter=False):
         return "`adapter=false`"
     return "no"
 
@@ -74,9 +72,11 @@ def table(methods: list[str], families: list[str]) -> str:
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     register_backbone(lambda: network, MODULE)
     rows = [["backbone", "tested as", *methods], ["---"] * (len(methods) + 2)]
-    for family in families:
-        name, size = BACKBONES[family]
-        rows.append([family, f"`{name}`" if name != MODULE else "", *(cell(m, name, size) for m in methods)])
+    with tempfile.TemporaryDirectory() as folder:
+        for family in families:
+            name, size = BACKBONES[family]
+            tested = f"`{name}`" if name != MODULE else ""
+            rows.append([family, tested, *(cell(folder, method, name, size) for method in methods)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -180,7 +180,7 @@ def test_weights_of_the_demo_do_not_apply_to_another_backbone():
 
 def test_the_demo_runs_on_another_backbone(tmp_path):
     own = {"backbone": "vit_tiny_patch16_224", "weights": "random", "img_size": 32, "output": tmp_path}
-    assert pt.run("simplecil", "demo_lt", quick=True, device="cpu", **own).finished
+    assert pt.run("simplecil", "demo_lt", quick=True, device="cpu", data_root=tmp_path, **own).finished
 
 
 @pytest.fixture
