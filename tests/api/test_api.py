@@ -1,6 +1,7 @@
 """The Python API: same validation as the command line, callbacks, and use from scripts and threads."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -155,3 +156,10 @@ def test_a_study_runs_from_another_thread(images, tmp_path):
     thread.start()
     thread.join(timeout=300)
     assert len(found) == 1 and len(list(tmp_path.glob("*/result.json"))) == 2
+
+
+def test_the_reference_page_documents_every_exported_name():
+    page = (ROOT / "docs" / "python.md").read_text()
+    for name in set(pt.__all__) - {"__version__"}:
+        assert re.search(rf"^::: .*\b{name}$", page, re.MULTILINE), name
+        assert getattr(pt, name).__doc__
