@@ -38,6 +38,7 @@ def describe(device: str) -> dict[str, Any]:
 
 def hub_source(name: str) -> dict[str, Any]:
     """Returns revision and SHA-256 of a ViT's file in the cache of the Hugging Face hub; empty if it is not there."""
+    import pilot_tal._torchvision  # noqa: F401, I001, before timm
     import timm
     from huggingface_hub import try_to_load_from_cache
 

@@ -1,5 +1,6 @@
 """What a run says of where it was made: true, and silent where nothing is known."""
 
+import hashlib
 import platform
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import torch
 
 from pilot_tal import __version__
 from pilot_tal.record import environment
-from pilot_tal.record.environment import describe
+from pilot_tal.record.environment import describe, hub_source, image_fingerprint
 
 
 @pytest.fixture
@@ -80,3 +81,28 @@ def test_without_gits_help_there_is_no_commit(way, checkout, monkeypatch):
     else:
         (checkout / ".git" / "HEAD").unlink()
     assert describe("cpu")["commit"] is None
+
+
+def test_revision_and_checksum_of_hub_weights_are_found(tmp_path, monkeypatch):
+    file = tmp_path / "snapshots" / "0123abcd" / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"weights")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: str(file))
+    found = hub_source("vit_base_patch16_224.augreg_in21k")
+    assert found["repository"].startswith("timm/") and found["revision"] == "0123abcd"
+    assert found["sha256"] == hashlib.sha256(b"weights").hexdigest()
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    assert hub_source("vit_base_patch16_224.augreg_in21k") == {}
+
+
+def test_fingerprint_changes_with_content_and_size_but_not_with_the_folder(tmp_path):
+    for folder in ("one", "two"):
+        for number in range(5):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / f"{number}.png").write_bytes(bytes([number]) * 10)
+    names = [f"{number}.png" for number in range(5)]
+    one, two = (image_fingerprint(tmp_path / folder, names) for folder in ("one", "two"))
+    assert one == two
+    for content in (b"x" * 10, b"x" * 11):
+        (tmp_path / "two" / "3.png").write_bytes(content)
+        assert image_fingerprint(tmp_path / "two", names) != one
