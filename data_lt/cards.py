@@ -84,7 +84,7 @@ register(
         file_list="images.txt",
         source="https://www.vision.caltech.edu/datasets/cub_200_2011/",
         url="https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-        checksum="md5:97eceeb196236b17998738112f37df78",
+        checksum="sha256:0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
         licence="images belong to their photographers; non-commercial research and education only",
         citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset. "
         "Technical Report CNS-TR-2011-001, California Institute of Technology, 2011.",
@@ -156,7 +156,7 @@ register(
         folders=("cifar100",),
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        checksum="md5:eb9058c3a382ffc7106e4002c42a8d85",
+        checksum="sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
         licence="none is stated; the pictures were collected from the web by Tiny Images",
         citation="Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, "
         "University of Toronto, 2009.",

@@ -142,7 +142,7 @@ def test_without_archive_and_images_other_folders_are_not_taken_for_classes(tmp_
 
 def test_another_archive_and_a_folder_of_its_name_are_refused(tmp_path):
     write(tmp_path / CARD.archive)
-    with pytest.raises(UserError, match=r"is not the official archive: its md5 is not eb9058c3"):
+    with pytest.raises(UserError, match=r"is not the official archive: its sha256 is not 85cd44d0"):
         prepare("cifar100_lt", tmp_path)
     (tmp_path / CARD.archive).unlink()
     (tmp_path / CARD.archive).mkdir()
