@@ -1,6 +1,5 @@
 """Hooks into a run: subclass `Callback`, override what you need, pass it as `callbacks=[…]`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,40 +56,3 @@ class Callback:
 
     def on_message(self, run: "Trainer", text: str) -> None:
         """Called with every line of the run's log."""
-
-
-class CallbackList(Callback):
-    """Calls several callbacks in turn."""
-
-    def __init__(self, callbacks: Sequence[Callback]):
-        self.callbacks = list(callbacks)
-
-    def on_run_start(self, run: "Trainer") -> None:
-        """Passes it on."""
-        for callback in self.callbacks:
-            callback.on_run_start(run)
-
-    def on_task_start(self, run: "Trainer", task: TaskInfo) -> None:
-        """Passes it on."""
-        for callback in self.callbacks:
-            callback.on_task_start(run, task)
-
-    def on_step(self, run: "Trainer", task: TaskInfo, step: StepInfo) -> None:
-        """Passes it on."""
-        for callback in self.callbacks:
-            callback.on_step(run, task, step)
-
-    def on_task_end(self, run: "Trainer", task: TaskInfo, result: TaskResult) -> None:
-        """Passes it on."""
-        for callback in self.callbacks:
-            callback.on_task_end(run, task, result)
-
-    def on_run_end(self, run: "Trainer") -> None:
-        """Passes it on."""
-        for callback in self.callbacks:
-            callback.on_run_end(run)
-
-    def on_message(self, run: "Trainer", text: str) -> None:
-        """Passes it on."""
-        for callback in self.callbacks:
-            callback.on_message(run, text)

@@ -12,7 +12,7 @@ import torch
 from data_lt.errors import UserError
 from pilot_tal.backbone.load import given_statistics
 from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Hardware, RunConfig
-from pilot_tal.engine.callbacks import Callback, CallbackList, StepInfo, TaskResult
+from pilot_tal.engine.callbacks import Callback, StepInfo, TaskResult
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
 from pilot_tal.engine.hardware import check_eval_batch, find_eval_batch
 from pilot_tal.engine.loggers import check_log, make_loggers
@@ -102,27 +102,32 @@ class Trainer:
             self.restore(learner, checkpoint)
         left = sum(self.steps(task) for task in self.tasks[done:])
         self.progress = Progress(line, writer, left)
-        self.callbacks = CallbackList([self.progress, *make_loggers(self.hardware.log), *callbacks])
+        self.callbacks = [self.progress, *make_loggers(self.hardware.log), *callbacks]
         self._write_record(writer, resumed=done > 0)
         if not done:
             writer.commit(self.record, 0)
-        self.callbacks.on_run_start(self)
+        self.notify("on_run_start")
         if done:
             self.message(f"resumed after task {done} of {len(self.tasks)}")
         for task in self.tasks[done:]:
-            self.callbacks.on_task_start(self, task)
+            self.notify("on_task_start", task)
             labels, logs = self._one_task(learner, task, writer)
             predictions.append(labels)
             save_checkpoint(writer, self.checkpoint(learner, task))
             writer.commit(self.record, task.index + 1)
             stream = self.record.stream
             metrics = summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order)
-            self.callbacks.on_task_end(self, task, TaskResult(**logs, metrics=metrics))
-        self.callbacks.on_run_end(self)
+            self.notify("on_task_end", task, TaskResult(**logs, metrics=metrics))
+        self.notify("on_run_end")
+
+    def notify(self, hook: str, *arguments: Any) -> None:
+        """Calls a hook of all callbacks in turn."""
+        for callback in self.callbacks:
+            getattr(callback, hook)(self, *arguments)
 
     def message(self, text: str) -> None:
         """Sends a line to the display, the run's log and the callbacks."""
-        self.callbacks.on_message(self, text)
+        self.notify("on_message", text)
 
     def _write_record(self, writer: RunWriter, resumed: bool) -> None:
         """Writes `run.json`; a resumed run must have the same ViT and images, and keeps its earlier environments."""
@@ -212,7 +217,7 @@ class Trainer:
 
         def on_step(info: StepInfo) -> None:
             log.add(info.loss, info.aux, info.epoch, info.lr)
-            self.callbacks.on_step(self, task, info)
+            self.notify("on_step", task, info)
 
         train_task(
             learner,
