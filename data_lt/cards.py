@@ -1,4 +1,4 @@
-"""What is known of each dataset: its law and sizes, where its images come from, what they may be used for."""
+"""The datasets: imbalance profile, sizes, source, licence and citation of each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class DatasetCard:
     licence: str = ""
     citation: str = ""
     shipped: bool = False
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # settings of a run that this set wants otherwise
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # default settings of runs on this dataset
     make: Callable[[Path], None] | None = None
 
     @property

@@ -1,7 +1,7 @@
 """CIFAR-100's official archive → `{train,test}/<class>/<number>.png`, so that it is a folder of images like any other.
 
-The archive holds pickles, which can run any program while they are read. Here they are read by a machine that knows no
-name but three of NumPy's, and even those stand for an object that only keeps what it is told.
+The archive holds pickles, which can run code when loaded. This unpickler knows three names of NumPy only, and replaces
+them by an inert object that stores its arguments.
 """
 
 import io
@@ -63,7 +63,7 @@ def _load(tar: tarfile.TarFile, name: str) -> Any:
 
 
 class _Numpy:
-    """Stands for what the pickle names of NumPy: it keeps what it is told and does nothing."""
+    """Replaces NumPy's names in the pickle: stores its arguments and does nothing."""
 
     def __init__(self, *told: Any):
         self.told = told

@@ -1,7 +1,7 @@
-"""`demo_lt`: 50 characters to learn, long-tailed, drawn on the spot: everything works with no download.
+"""`demo_lt`: a long-tailed set of 50 characters, drawn by the program, so that nothing is downloaded.
 
-It is a toy that shows the machinery at work, not one of the paper's benchmarks. Training pictures use one
-group of fonts, test pictures another (see `data_lt.glyphs`).
+Its sizes follow CUB-LT's regime (docs/demo.md); it is not one of the paper's benchmarks. Training and test images use
+different fonts (see `data_lt.glyphs`).
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def class_name(char: str) -> str:
 
 
 def demo_counts(seed: int = DEMO_SEED) -> dict[str, int]:
-    """Training pictures of each class, in class order; chance alone decides which class gets which quota."""
+    """Training images of each class, in class order; which class gets which count is random."""
     quotas = np.array(pareto_counts(len(CHARACTERS), N_MAX, N_MIN))
     shuffled = quotas[_rng(seed, 0).permutation(len(quotas))]
     return {class_name(char): int(count) for char, count in zip(CHARACTERS, shuffled, strict=True)}

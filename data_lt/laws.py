@@ -1,4 +1,4 @@
-"""How many training images each class gets: pure functions of the classes, n_max, n_min and the shape."""
+"""Imbalance profiles: class counts as pure functions of the number of classes, n_max, n_min and the shape."""
 
 import math
 from typing import Any
@@ -23,12 +23,12 @@ MOST_CLASSES, MOST_IMAGES = 10**6, 10**9
 def pareto_counts(
     num_classes: int, n_max: int, n_min: int, shape: float = 6.0, draw_seed: int | None = None
 ) -> list[int]:
-    """Pareto (Lomax) quotas, largest first, scaled so that the largest is exactly `n_max`.
+    """Pareto (Lomax) class counts, largest first, scaled so that the largest is exactly `n_max`.
 
     Args:
         num_classes: Number of classes C.
-        n_max: Quota of the largest class.
-        n_min: Lower bound of all quotas; on all but very small C it is met exactly.
+        n_max: Images of the largest class.
+        n_min: Lower bound; met exactly except for very small C.
         shape: Shape parameter of the law; the paper and ImageNet-LT use 6.
         draw_seed: None gives the law's profile at the median ranks p_k = (k - 0.3175) / (C + 0.365). A seed
             draws from `RandomState(seed).pareto` instead, whose stream NumPy has frozen: shape 1.35, seed 10
@@ -58,14 +58,14 @@ def density_counts(num_classes: int, n_max: int, shape: float = 6.0) -> list[int
 
 
 def exponential_counts(num_classes: int, n_max: int, n_min: int) -> list[int]:
-    """CIFAR-LT's quotas n_k = n_max · (n_min / n_max)^(k / (C - 1)), k = 0…C-1, largest first."""
+    """CIFAR-LT's class counts n_k = n_max · (n_min / n_max)^(k / (C - 1)), k = 0…C-1, largest first."""
     _check(num_classes, n_max, n_min, 1.0)
     last = max(num_classes - 1, 1)
     return [math.floor(n_max * (n_min / n_max) ** (k / last) + 1e-9) for k in range(num_classes)]
 
 
 def quotas(law: str, num_classes: int, n_max: int | None, n_min: int, shape: float = 6.0, seed: int = 0) -> list[int]:
-    """The quotas of the law named `law` (see `LAWS`), largest first; only `draw` looks at the seed."""
+    """The class counts of a profile (see `LAWS`), largest first; only `draw` depends on the seed."""
     if law == "natural":
         raise UserError("law=natural has no quotas of its own: the images decide")
     if n_max is None:

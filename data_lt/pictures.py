@@ -1,7 +1,7 @@
-"""Opens photographs, and only as what they may be: JPEG, PNG, WebP, GIF or BMP, whatever their name ends in.
+"""Reads JPEG, PNG, WebP, GIF and BMP images, by content and not by name.
 
-Pixels become 8-bit RGB as LAMDA-PILOT makes them: transparency is dropped, and a camera's note that a picture is to
-be turned (EXIF orientation) is not followed. Only what Pillow would clip is scaled: 16-bit grey and floats.
+Pixels become 8-bit RGB as in LAMDA-PILOT: transparency is dropped and the EXIF orientation is ignored. Only what Pillow
+would clip is scaled: 16-bit grey and floats.
 """
 
 import warnings
@@ -17,7 +17,7 @@ ORIENTATION, UPRIGHT = 0x0112, 1  # the EXIF tag, and its value for "as stored"
 
 
 def read_picture(path: Path) -> Image.Image:
-    """The picture in a file as RGB; one that cannot be read is a `UserError` that says why."""
+    """The image in a file as RGB; raises `UserError` with the reason if it cannot be read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd metadata is no reason to refuse pixels
         try:
@@ -40,7 +40,7 @@ def picture_size(path: Path) -> tuple[int, int] | None:
 
 
 def inspect_picture(path: Path) -> tuple[str | None, bool]:
-    """What is wrong with a picture, and whether its camera noted that it is to be turned or mirrored."""
+    """What is wrong with an image, if anything, and whether its EXIF orientation is not upright."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             to_rgb(image)

@@ -36,7 +36,7 @@ class MissingImages(UserError):
 
 @dataclass(frozen=True)
 class LongTailedSet:
-    """A long-tailed training set and its balanced test set.
+    """A long-tailed training set and its test set.
 
     `frame` has the columns `path` (relative to `root`), `label` (alphabetical class index) and `split`.
     `checksum` is the manifest's and does not depend on the layout on the disk.

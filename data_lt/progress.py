@@ -10,7 +10,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None, start: int = 0, is_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how much was done since the last call."""
+    """Yields a function that takes the amount done since the last call."""
     from rich.console import Console
 
     console = Console(file=sys.stderr)

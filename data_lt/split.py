@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a split depends on besides the images.
+    """Everything a split depends on besides the images.
 
     `n_max=None` means the largest that the pools allow. `rho`, the imbalance n_max / n_min, sets `n_min` and is gone
     as soon as n_max is known. With the laws `natural` and `density`, n_min is what comes out.
@@ -64,7 +64,7 @@ class Recipe:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "rho"}
 
     def quotas(self, num_classes: int) -> list[int]:
-        """The training quotas, largest first."""
+        """Training images per class, largest first."""
         return quotas(self.law, num_classes, self.n_max, self.n_min, self.shape, self.seed)
 
 
@@ -83,7 +83,7 @@ def split_pools(
     recipe: Recipe,
     test_pools: Mapping[str, Iterable[str]] | None = None,
 ) -> Split:
-    """Holds out the balanced test images, gives every class a quota and samples the training images.
+    """Draws the test images, assigns a count to every class and draws the training images.
 
     Args:
         pools: File names by class.

@@ -16,7 +16,7 @@ def verify_images(root: Path, paths: Iterable[str]) -> tuple[int, int]:
     """Decodes every image; broken ones are an error that names them.
 
     Returns:
-        How many images there are, and how many of them carry a note to be turned, which no run follows.
+        The number of images, and how many have an EXIF orientation, which runs ignore.
     """
     todo = list(paths)
     broken, turned = [], 0
