@@ -89,7 +89,7 @@ def run(job: Job) -> None:
 
 def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: LearnerSites,
              supervision: Any, writer: Any) -> None:  # fmt: skip
-    """Sets all that the checkout will meet: numbers, data, workarounds, and the hooks on its learner."""
+    """Sets numbers, data, workarounds, and the hooks on the learner."""
     from pilot_tal.upstream.source import VIT_SIDE, register_source
     from pilot_tal.upstream.workarounds import Context, apply_before, apply_on_learner
 
@@ -106,7 +106,7 @@ def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: Le
         writer.environment["workarounds"] += apply_on_learner(context, built)
         supervision.learner = built
         writer.follow(patches, built)
-        _tell_tasks(patches, built, supervision)
+        _set_num_tasks(patches, built, supervision)
         return built
 
     patches.set(modules["utils.factory"], "get_model", get_followed)
@@ -114,15 +114,15 @@ def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: Le
     importlib.import_module("numpy").random.seed(job.seed)
 
 
-def _tell_tasks(patches: Any, learner: Any, supervision: Any) -> None:
-    """Lets the supervision know the number of tasks, which only the data manager knows."""
+def _set_num_tasks(patches: Any, learner: Any, supervision: Any) -> None:
+    """Sets the number of tasks of the supervision, which only the data manager knows."""
     train = learner.incremental_train
 
-    def told(data_manager: Any) -> Any:
+    def with_num_tasks(data_manager: Any) -> Any:
         supervision.num_tasks = data_manager.nb_tasks
         return train(data_manager)
 
-    patches.set(learner, "incremental_train", told)
+    patches.set(learner, "incremental_train", with_num_tasks)
 
 
 def _args(job: Job) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _module_names(job: Job, learner: LearnerSites) -> list[str]:
 
 @contextmanager
 def _opened(repo: Path) -> Iterator[None]:
-    """Makes the checkout's modules importable; afterwards they are gone, as if never imported."""
+    """Makes the checkout's modules importable; removes them from `sys.modules` afterwards."""
     for name in _TOP_LEVEL:
         if name in sys.modules:
             raise UserError(f"a module named {name!r} is imported already; the driver needs a process of its own")
@@ -212,7 +212,7 @@ def _environment(job: Job, toolbox: Toolbox, learner: LearnerSites, versions: di
 
 
 def _commit(repo: Path) -> str | None:
-    """The commit that is checked out, if git can tell."""
+    """The commit that is checked out; None without git."""
     if not (repo / ".git").exists():
         return None
     command = ["git", "-C", str(repo), "rev-parse", "HEAD"]

@@ -1,4 +1,4 @@
-"""What one run of a checkout is to do, as a file: made by the command line, read by the driver."""
+"""One run of a checkout as a file: written by the command line, read by the driver."""
 
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -14,7 +14,7 @@ CLASSIFIERS = ("cnn", "nme")
 class Data:
     """A long-tailed set on the disk.
 
-    `alias` is the name the checkout gets to hear, `template` the data source of its own whose transforms it takes.
+    `alias` is its name in the checkout, `template` the data source of the checkout whose transforms are used.
     `train` and `test` hold (path below `root`, label) pairs.
     """
 

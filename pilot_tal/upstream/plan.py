@@ -1,6 +1,6 @@
 """From a command line to jobs: reads the checkout's config, prepares the data, names the runs.
 
-This part runs in our own environment; what it leaves to the driver is a file.
+This part runs in our own environment and writes a file for the driver.
 """
 
 import json
@@ -188,7 +188,7 @@ def _parsed(section: str, given: Mapping[str, str], group: Callable[..., Any]) -
 def _apply(
     args: dict[str, Any], given: Mapping[str, str], numbers: Mapping[str, Any], toolbox: Toolbox
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Puts settings into the checkout's config; gives those that are numbers in the learner's file, and all changes."""
+    """Sets values of the checkout's config; returns those that are numbers in the learner's file, and all changes."""
     constants: dict[str, Any] = {}
     changed: dict[str, Any] = {}
     for name, text in given.items():

@@ -25,7 +25,7 @@ class MovedSeam(UserError):
 
 @dataclass(frozen=True)
 class LocatedSite:
-    """A call site and the lines its call spans, by which it is told from the others while running."""
+    """A call site and the lines its call spans, which identify it while running."""
 
     site: Site
     first_line: int

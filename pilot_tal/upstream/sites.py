@@ -91,7 +91,7 @@ class LearnerSites:
 
 @dataclass(frozen=True)
 class Toolbox:
-    """A toolbox: how to tell it, what the driver relies on, and the learners that are served."""
+    """A toolbox: how to recognise it, what the driver relies on, and its supported learners."""
 
     engine: str
     title: str

@@ -1,4 +1,4 @@
-"""The loss as a learner of the checkout meets it: called where its cross-entropy was."""
+"""The loss in the place of the cross-entropy of a learner of the checkout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +17,9 @@ Observer = Callable[[int, Tensor], None]
 
 
 class Supervision:
-    """Tells the loss which task and epoch it is in, and hands it the logits and targets it is made for.
+    """Calls the loss with its task and epoch, and with the logits and targets of that task.
 
-    What the learner gives is said by its `columns` (see `sites.COLUMNS`). A learner without replay gets the loss of
+    `columns` says which logits the learner passes (see `sites.COLUMNS`). A learner without replay gets the loss of
     one task's classes, labels from 0, and a new start in every task; TAL keeps its state and grows where old classes
     are replayed, and losses with a prior get the counts of new images and exemplars together.
 

@@ -1,4 +1,4 @@
-"""Puts a loss in the place of chosen cross-entropies of a module, and takes it away again."""
+"""Replaces chosen cross-entropies of a module by a loss, and restores them."""
 
 import contextlib
 import sys
@@ -16,7 +16,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Patches(contextlib.ExitStack):
-    """Attributes set for a while; leaving the context puts every one back as it was."""
+    """Attributes that are set until the context ends."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Sets `owner.name`, on the instance or module itself, until the context ends."""

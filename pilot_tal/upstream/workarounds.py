@@ -1,6 +1,6 @@
-"""What the originals cannot do on a CPU, offline or with small classes, each cured from outside by one function.
+"""Workarounds for what the toolboxes cannot do on a CPU, offline or with small classes, one function each.
 
-A workaround is switched on only where it is needed; its docstring is what the log says then.
+A workaround is applied only where it is needed; the log then shows its docstring.
 """
 
 import importlib
@@ -33,7 +33,7 @@ _HEED_PRETRAINED = ("l2p", "dualprompt", "coda_prompt")
 
 @dataclass
 class Context:
-    """What a workaround may look at and change."""
+    """What a workaround reads and patches."""
 
     job: Job
     learner: LearnerSites
@@ -77,12 +77,12 @@ def _register(registry: dict, needed: Needed):
 
 
 def apply_before(context: Context) -> list[str]:
-    """Applies what is needed before the learner is built; gives the log's lines."""
+    """Applies what is needed before the learner is built; returns the lines of the log."""
     return [_log(function, function(context)) for needed, function in BEFORE.values() if needed(context)]
 
 
 def apply_on_learner(context: Context, learner: Any) -> list[str]:
-    """Applies what is needed once the learner is built; gives the log's lines."""
+    """Applies what is needed once the learner is built; returns the lines of the log."""
     return [_log(function, function(context, learner)) for needed, function in ON_LEARNER.values() if needed(context)]
 
 
