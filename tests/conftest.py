@@ -11,6 +11,7 @@ import torch
 # Files whose tests train runs, start processes or draw whole reports; `pytest -m "not slow"` leaves them out.
 SLOW = {
     *("api/test_api", "api/test_notebook", "backbone/test_backbones", "cli/test_command_line", "demo/test_demo_vit"),
+    *("cli/test_output", "config/test_plugins"),
     *("docs/test_code_blocks", "engine/test_loggers", "engine/test_resume", "engine/test_run", "engine/test_wiring"),
     *("engine/test_suspended_owner", "fuzz/test_damage", "fuzz/test_bad_settings", "fuzz/test_bad_options"),
     *("launch/test_kills", "launch/test_launch", "launch/test_slurm", "learners/test_all_learners"),
