@@ -253,7 +253,10 @@ def unguarded(text: str) -> str:
 def checksum(path: str | Path, algorithm: str = "sha256") -> str:
     """Hex digest of a file's bytes, read in pieces."""
     digest = hashlib.new(algorithm)
-    with Path(path).open("rb") as file:
-        for piece in iter(lambda: file.read(_PIECE), b""):
-            digest.update(piece)
+    try:
+        with Path(path).open("rb") as file:
+            for piece in iter(lambda: file.read(_PIECE), b""):
+                digest.update(piece)
+    except OSError as error:  # one of reading does not name the file
+        raise OSError(error.errno, error.strerror, str(path)) from error
     return digest.hexdigest()

@@ -120,3 +120,9 @@ def test_terminal_escapes_in_names_are_printed_escaped(tmp_path):
     assert "\\x1b]0;title" in answer.out and "no\\x1b[2Jtext" in answer.out
     answer = ask("report", run)
     assert answer.status == 2 and "\x1b" not in answer.err and answer.err.count("\n") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs /proc")
+def test_file_that_cannot_be_read_is_one_sentence(tmp_path):
+    answer = ask("run", "l2p", "demo_lt", "weights=/proc/self/mem", f"output={tmp_path}", "--quick")
+    assert answer.status == 2 and answer.err == "error: cannot use /proc/self/mem: Input/output error\n"
