@@ -1,6 +1,6 @@
 """The accuracy on the classes of the first session after each session, for several model folders of `pilot-tal learn`.
 
-    python scripts/plot_learn.py OUTPUT.svg FOLDER...
+python scripts/plot_learn.py OUTPUT.svg FOLDER...
 """
 
 import sys

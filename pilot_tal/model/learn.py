@@ -222,6 +222,11 @@ def _check_classes(place: Place, session: Session, photos: list[Photo]) -> None:
             if session.repeated
             else f"{session.source} has no image to train on"
         )
+    if not session.held_out and not place.history.held_out:
+        raise UserError(
+            f"no image of {session.source} is held out, so nothing could be reported; give a class of at least two "
+            "images, a test/ folder, or hold_out above 0"
+        )
     names = place.record.stream.class_names if place.record else ()
     known = [label for label in session.train if label in names]
     title = LEARNERS[place.config.method].title

@@ -194,6 +194,8 @@ def test_hold_out_is_a_share_of_each_class_and_none_of_single_images(photos, tmp
     assert any(CLASSES[0] in note for note in pt.load_model(tmp_path / "model").record.notes)
     with pytest.raises(UserError, match="hold_out"):
         learn(tmp_path / "model", photos / "both", hold_out=1.5)
+    with pytest.raises(UserError, match="held out"):
+        learn(tmp_path / "other", photos / "plain", method="simplecil", settings=items(**VIT), hold_out=0)
 
 
 def test_repeated_images_are_left_out(birds, photos, tmp_path):
