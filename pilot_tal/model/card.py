@@ -90,7 +90,7 @@ def weights_note(about: AboutModel) -> str:
 
 def _source(name: str) -> dict[str, str]:
     if name not in CARDS:
-        return {"Licence": "unknown; ask where the images come from."}
+        return {"Licence": "not stated; ask the author of this model about the images."}
     card = CARDS[name]
     facts = {"Source": card.source, "Licence": card.licence, "Citation": card.citation}
     return {key: text for key, text in facts.items() if text}

@@ -110,7 +110,7 @@ def test_the_card_is_read_by_the_hub_and_tells_the_limits(world, tmp_path):
     given = {result.metric_name: result.metric_value for result in card.data.eval_results}
     for name, key in {"A_Mean": "a_mean", "A_Tail": "a_tail", "A_Head": "a_head", "Worst class": "worst_class"}.items():
         assert given[name] == pytest.approx(100 * metrics[key], abs=0.01)
-    for part in ("Licence: yours", "seed 1993", "fidelity pilot", "scores each image alone"):
+    for part in ("Licence: not stated", "seed 1993", "fidelity pilot", "scores each image alone"):
         assert part in text.replace("\\", ""), part
     worst = json.loads((run / "run.json").read_text())["stream"]["class_names"][metrics["worst_class_label"]]
     assert f"| Worst class | {100 * metrics['worst_class']:.2f} | {worst}" in text

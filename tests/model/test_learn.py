@@ -22,7 +22,9 @@ from pilot_tal.record.lock import locked
 from pilot_tal.schema import settings_of
 
 CLASSES = [f"class {label} é" for label in range(6)]
-SMALL = {"M": 60, "crct_epochs": 2, "size": 6, "top_k": 2, "tuned_epoch": 2, "batch_size": 5}  # where a method has it
+SMALL = {  # where a method has it
+    **{"M": 60, "crct_epochs": 2, "size": 6, "top_k": 2, "prompt_param": "[6,2,0]", "tuned_epoch": 2, "batch_size": 5}
+}
 VIT = {"backbone": "demo_vit", "device": "cpu", "normalize": "0.4/0.3"}
 
 
