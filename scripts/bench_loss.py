@@ -1,14 +1,13 @@
 """Times TAL beside cross-entropy, forward and backward, as the paper's loss-only table does.
 
-    python scripts/bench_loss.py [--repeats 30] [--calls 100] [--device cpu] [--loss tal]
+    python scripts/bench_loss.py [--repeats 30] [--calls 100] [--loss tal]
 
-Each round runs the two losses in every cell in turn, a block of calls each, and the fastest block of either
-counts: what else the machine does slows some blocks, never all. Only the ratio is meant to be compared between
-machines.
+In each round the two losses take turns in every cell, a block of calls each, and the fastest block of either counts:
+other load slows some blocks, never all. Only the ratio can be compared between machines.
 """
 
 import argparse
-import sys
+import itertools
 import time
 
 import torch
@@ -20,46 +19,14 @@ BATCHES = (32, 64, 128, 256)
 CLASSES = (5, 20, 100, 500)
 
 
-def block_seconds(loss, logits, targets, calls: int) -> float:
-    """Seconds a call of forward and backward."""
-    if logits.is_cuda:
-        torch.cuda.synchronize()
+def block_seconds(loss: torch.nn.Module, batch: int, classes: int, calls: int) -> float:
+    """Seconds per call of forward and backward."""
+    logits, targets = torch.randn(batch, classes, requires_grad=True), torch.randint(0, classes, (batch,))
     start = time.perf_counter()
     for _ in range(calls):
         logits.grad = None
         loss(logits, targets).backward()
-    if logits.is_cuda:
-        torch.cuda.synchronize()
     return (time.perf_counter() - start) / calls
-
-
-class Pair:
-    """Cross-entropy and the loss `name` on one batch, and the fastest seconds a call of either so far."""
-
-    def __init__(self, name: str, batch: int, classes: int, device: str):
-        self.logits = torch.randn(batch, classes, device=device, requires_grad=True)
-        self.targets = torch.randint(0, classes, (batch,), device=device)
-        rival = build_loss(name)
-        rival.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
-        self.losses = [torch.nn.CrossEntropyLoss(), rival.to(device)]
-        self.fastest = [float("inf")] * 2
-
-    def round(self, calls: int) -> None:
-        """A block of either loss."""
-        for place, loss in enumerate(self.losses):
-            seconds = block_seconds(loss, self.logits, self.targets, calls)
-            self.fastest[place] = min(self.fastest[place], seconds)
-
-
-def measure(name: str, repeats: int, calls: int, device: str = "cpu") -> dict[tuple[int, int], Pair]:
-    """Both losses on every batch size and number of classes, in turns."""
-    torch.manual_seed(0)
-    pairs = {(batch, classes): Pair(name, batch, classes, device) for batch in BATCHES for classes in CLASSES}
-    for number in range(repeats):
-        print(f"round {number + 1} of {repeats}", end="\r", file=sys.stderr, flush=True)
-        for pair in pairs.values():
-            pair.round(calls)
-    return pairs
 
 
 def main() -> None:
@@ -67,18 +34,20 @@ def main() -> None:
     parser.add_argument("--loss", default="tal", choices=sorted(LOSSES))
     parser.add_argument("--repeats", type=int, default=30, help="rounds over all cells (default 30)")
     parser.add_argument("--calls", type=int, default=100, help="calls in a block (default 100)")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    print(f"microseconds a call, forward + backward; torch {torch.__version__}, {arguments.device}")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    print(f"microseconds per call, forward + backward, one thread; torch {torch.__version__}")
+    print(f"{'batch':>5} {'classes':>7} {'CE':>9} {given.loss:>9} {'ratio':>6}")
     ratios = []
-    found = measure(arguments.loss, arguments.repeats, arguments.calls, arguments.device)
-    print(f"{'batch':>5} {'classes':>7} {'CE':>9} {arguments.loss:>9} {'ratio':>6}")
-    for (batch, classes), pair in found.items():
-        ce, other = pair.fastest
-        ratios.append(other / ce)
-        print(f"{batch:>5} {classes:>7} {1e6 * ce:>9.1f} {1e6 * other:>9.1f} {ratios[-1]:>6.2f}")
+    for batch, classes in itertools.product(BATCHES, CLASSES):
+        other = build_loss(given.loss)
+        other.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
+        losses = (torch.nn.CrossEntropyLoss(), other)
+        rounds = [[block_seconds(loss, batch, classes, given.calls) for loss in losses] for _ in range(given.repeats)]
+        ce, own = (min(times) for times in zip(*rounds, strict=True))
+        ratios.append(own / ce)
+        print(f"{batch:>5} {classes:>7} {1e6 * ce:>9.1f} {1e6 * own:>9.1f} {ratios[-1]:>6.2f}", flush=True)
     print(f"largest ratio {max(ratios):.2f}, at 256 x 500 {ratios[-1]:.2f}")
 
 

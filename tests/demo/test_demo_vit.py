@@ -87,12 +87,6 @@ def test_pretraining_saw_none_of_the_demos_characters_and_fonts(pretraining, cha
     assert log["seconds"] > 0 and log["cpu_seconds"] <= 1800 and log["threads"] == 1
 
 
-def test_validation_holds_out_characters_and_fonts(pretraining, characters):
-    known, unseen = pretraining.split_characters(characters)
-    assert len(unseen) == 50 and sorted(known + unseen) == sorted(characters)
-    assert set(pretraining.VALIDATION_FONTS) < set(TRAIN_FONTS)
-
-
 def test_pretraining_gives_the_same_weights_again(pretraining):
     settings = pretraining.Settings(steps=10, batch=8)
     few = list("LNPUVWZ")

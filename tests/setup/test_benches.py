@@ -1,4 +1,4 @@
-"""The benches run: what they measure is for an idle machine, and no test."""
+"""The benchmark scripts run to their end; their figures need an idle machine."""
 
 import os
 import subprocess
@@ -8,20 +8,20 @@ import pytest
 from helpers.cli import ROOT
 from helpers.images import make_images
 
-from pilot_tal.config.grid import run_config
-
 FOLDER = ["folder_lt", "backbone=demo_vit", "weights=bundled", "n_max=4", "n_min=2", "test_per_class=2", "tasks=2"]
 OVERHEAD = ["--rounds", "1", "--method", "lae", "--dataset", *FOLDER, "epochs=1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "arguments", "closing"),
     [
         ("bench_loss.py", ["--repeats", "1", "--calls", "1"], "largest ratio "),
+        ("bench_report.py", ["--runs", "2", "--groups", "1"], "2 runs in 1 groups: "),
         ("bench_overhead.py", OVERHEAD, "overhead of TAL over a "),
     ],
 )
-def test_a_bench_ends_with_its_figure(script, arguments, closing, tmp_path):
+def test_benchmark_prints_its_figure_last(script, arguments, closing, tmp_path):
     images = [f"data_root={make_images(tmp_path / 'photos')}"] if "folder_lt" in arguments else []
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, str(ROOT / "scripts" / script), *arguments, *images]
@@ -30,16 +30,3 @@ def test_a_bench_ends_with_its_figure(script, arguments, closing, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(closing)
-
-
-def test_bench_pilot_extends_two_runs_to_20_epochs_and_its_settings_are_known(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    import bench_pilot
-
-    assert bench_pilot.at_full({5: 110.0, 10: 210.0}) == 410.0
-    monkeypatch.setattr(sys, "argv", ["bench_pilot.py", "--repo", "checkout", "--data", "n_max=8"])
-    given = bench_pilot.parse()
-    for method in bench_pilot.METHODS:
-        _, _, _, _, name, dataset, *settings = bench_pilot.ours(given, method, 5, "runs", "bf16")
-        (run,) = run_config(name, dataset, settings).runs
-        assert (run.method, run.settings.precision, run.method_config.tuned_epoch) == (method, "bf16", 5)
