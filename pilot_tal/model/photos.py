@@ -4,7 +4,7 @@ import hashlib
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PIL import Image
@@ -62,7 +62,7 @@ def without_repeated(photos: list[Photo], known: Mapping[str, tuple[str, str]], 
     Args:
         photos: The images of this session.
         known: Class and split of every image learned before, by checksum.
-        again: Learn those that were trained on before once more; held-out images are never trained on.
+        again: Train on those that were trained on before once more; they are never held out, nor the reverse.
 
     Raises:
         UserError: an image is in two classes.
@@ -75,8 +75,10 @@ def without_repeated(photos: list[Photo], known: Mapping[str, tuple[str, str]], 
         if first.label != photo.label or label != photo.label:
             other = f"in {first.label!r} ({first.name})" if first.label != photo.label else f"learned as {label!r}"
             raise UserError(f"{photo.name} in {photo.label!r} is also {other}; remove one of the two")
-        if first is photo and (not split or (again and split == TRAIN)):
+        if first is photo and not split:
             kept.append(photo)
+        elif first is photo and again and split == TRAIN and photo.split != HELD_OUT:
+            kept.append(replace(photo, split=TRAIN))
     return kept
 
 
@@ -97,10 +99,7 @@ def split_photos(photos: list[Photo], hold_out: float, seed: int) -> list[Photo]
         number = min(max(1, math.floor(hold_out * len(own) + 0.5)), len(own) - 1) if hold_out else 0
         ranked = sorted(own, key=lambda one: hashlib.sha256(f"{seed} {one.checksum}".encode()).digest())
         held.update(ranked[:number])
-    return [
-        photo if photo.split else Photo(**{**vars(photo), "split": HELD_OUT if photo in held else TRAIN})
-        for photo in photos
-    ]
+    return [photo if photo.split else replace(photo, split=HELD_OUT if photo in held else TRAIN) for photo in photos]
 
 
 def _photo(file: Path, name: str, label: str, split: str) -> Photo:

@@ -212,6 +212,18 @@ def test_repeated_images_are_left_out(birds, photos, tmp_path):
         learn(birds, tmp_path / "more")
 
 
+def test_again_trains_on_repeated_images_and_holds_none_of_them_out(photos, tmp_path):
+    model = pt.Model.create("simplecil", **VIT)
+    model.learn(photos / "plain")
+    first = model.history[0]
+    again = model.learn(photos / "plain", again=True)
+    assert again.train == first.train and not again.held_out and again.repeated == sum(first.held_out.values())
+    assert model.record.stream.train_counts == tuple(2 * number for number in first.train.values())
+    shutil.copytree(photos / "plain" / CLASSES[0], tmp_path / "photos" / "test" / CLASSES[0])
+    shutil.copytree(photos / "plain" / CLASSES[1], tmp_path / "photos" / "train" / CLASSES[1])
+    assert not model.learn(tmp_path / "photos", again=True).held_out  # were trained on before
+
+
 def test_more_images_of_a_known_class_need_a_method_that_can(photos, tmp_path):
     learn(tmp_path / "model", photos / "monday", method="lae", settings=items(**own_settings("lae")))
     make_images(tmp_path / "more", 1, 12)
