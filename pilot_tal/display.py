@@ -14,7 +14,8 @@ from pilot_tal.engine.progress import SECONDS_BETWEEN_LIVE, Display, Status
 
 def make_display() -> Display:
     """A notebook gets one line that changes; anything else a terminal's live lines, or plain lines."""
-    return NotebookDisplay() if "ipykernel" in sys.modules and not sys.stderr.isatty() else TerminalDisplay()
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return NotebookDisplay() if hasattr(shell, "kernel") else TerminalDisplay()
 
 
 class TerminalDisplay(Display):
@@ -62,7 +63,7 @@ class TerminalDisplay(Display):
 
 
 class NotebookDisplay(TerminalDisplay):
-    """One line below the cell that changes as the runs go on; warnings and failures are printed."""
+    """One line below the cell that changes as the runs go on; all but finished tasks and runs is printed as well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,6 +85,6 @@ class NotebookDisplay(TerminalDisplay):
         self._bar.set_description_str(" | ".join([*([self.total] if self.total else []), *lines])[:400])
 
     def say(self, line: str) -> None:
-        """Prints what must not be missed; the rest is in the runs' logs."""
-        if any(word in line for word in ("failed", "warning", "killed", "resumed")):
+        """Prints a line, unless the changing line shows it too."""
+        if " done" not in line:
             print(line, file=sys.stderr)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         if (path / RECORD).is_file():
             found.add(path)
         else:  # os.walk ignores folders that vanish
-            found.update(Path(folder) for folder, _, files in os.walk(path) if RECORD in files)
+            found.update(Path(folder) for folder, *names in os.walk(path) if RECORD in chain(*names))
     if not found:
         raise UserError(f"no runs found in {', '.join(map(str, given))} (a run has a {RECORD})")
     return sorted(found)
