@@ -13,6 +13,7 @@ from data_lt.errors import UserError
 from data_lt.files import checksum
 from data_lt.progress import progress
 
+DEEPEST = 100  # nested folders of a member
 GROWTH, ALWAYS_ALLOWED = 10, 1 << 30  # images hardly compress: what grows more than this is no archive of images
 
 
@@ -86,10 +87,13 @@ def _unpack(archive: Path, staging: Path) -> None:
 def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
     path = PurePosixPath(member.name)
     windows = PureWindowsPath(member.name)
+    name = f"{archive} is not safe: its member {member.name[:100]!r}"
     if path.is_absolute() or windows.drive or windows.root or ".." in windows.parts:
-        raise UserError(f"{archive} is not safe: its member {member.name!r} would leave the target folder")
+        raise UserError(f"{name} would leave the target folder")
+    if len(path.parts) > DEEPEST:
+        raise UserError(f"{name} lies in more than {DEEPEST} nested folders")
     if not (member.isfile() or member.isdir()):
-        raise UserError(f"{archive} is not safe: its member {member.name!r} is neither a file nor a folder")
+        raise UserError(f"{name} is neither a file nor a folder")
 
 
 def _merge(source: Path, target: Path) -> None:

@@ -13,7 +13,7 @@ SLOW = {
     *("api/test_api", "api/test_notebook", "backbone/test_backbones", "cli/test_command_line", "demo/test_demo_vit"),
     *("cli/test_output", "config/test_plugins"),
     *("docs/test_code_blocks", "engine/test_loggers", "engine/test_resume", "engine/test_run", "engine/test_wiring"),
-    *("engine/test_suspended_owner", "fuzz/test_damage", "fuzz/test_bad_settings", "fuzz/test_bad_options"),
+    *("engine/test_suspended_owner", "fuzz/test_damage", "fuzz/test_paths"),
     *("launch/test_kills", "launch/test_launch", "launch/test_slurm", "learners/test_all_learners"),
     *("learners/test_each_learner", "losses/test_tal_processes", "model/test_export", "model/test_graph"),
     *("model/test_learn", "model/test_predict_command", "record/test_power_cut", "results/test_browser"),

@@ -228,6 +228,7 @@ def link(name, target, kind):
         ({"/tmp/pilot-tal-evil.jpg": b"x"}, ()),
         ({"..\\evil.jpg": b"x"}, ()),
         ({"C:\\evil.jpg": b"x"}, ()),
+        ({"CUB_200_2011/" + "d/" * 1900 + "evil.jpg": b"x"}, ()),
         ({}, [link("CUB_200_2011/out", "/etc", tarfile.SYMTYPE)]),
         ({}, [link("CUB_200_2011/in.jpg", "images/a/1.jpg", tarfile.SYMTYPE)]),
         ({}, [link("CUB_200_2011/hard", "../../x", tarfile.LNKTYPE)]),

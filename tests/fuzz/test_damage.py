@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fuzz_world import answered, cases, check, copy_of
+from fuzz_world import World, answered, cases, check, copy_of
 from helpers.tiny import result_files
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,24 +21,8 @@ from pilot_tal.record.run_record import canonical
 from pilot_tal.record.states import STATES
 
 VALUES = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2,
-    10**400,
-    1e300,
-    "",
-    "x" * 3000,
-    "\x1b[2J",
-    "../../x",
-    [],
-    {},
-    [[]],
-    {"a": None},
-    "nan",
-]
+    None, True, -1, 0, 1, 2, 10**400, 1e300, "", "x" * 3000, "\x1b[2J", "../../x", [], {}, [[]], {"a": None}, "nan",
+]  # fmt: skip
 BYTES = ["removed", "empty", "cut", "flipped", "longer", "folder", "fifo", "loop", "doubled", "swapped"]
 LOCKS = [b"", b"free", b"{", b'{"doing": {"left": 1e999}}', b'{"pid": 1, "space": "x", "beat": 1}', b"\xff" * 2000]
 
@@ -114,6 +98,12 @@ def damaged_copy(source: Path, place: Path, case: dict[str, Any]) -> tuple[Path,
     return folder, name, case["how"] == "edit" and case["seal"]
 
 
+def check_predictions(world: World, run: Path, name: str, unseen: bool) -> None:
+    answer = answered("predict", run, world.image, "--device", "cpu")
+    check(answer)
+    assert unseen or answer.status or answer.out == world.predicted, (name, answer)
+
+
 def quick_locks(patch) -> None:
     patch.setattr("pilot_tal.record.lock.DEAD_SECONDS", 0.1)
     patch.setattr("pilot_tal.record.lock.LOOK_SECONDS", 0.01)
@@ -130,11 +120,9 @@ def test_damage_is_reported_or_the_result_is_that_of_the_whole_run(case, world, 
     if answer.status == 0:
         assert {state["state"] for state in json.loads(answer.out)["runs"]} <= set(STATES)
     with contextlib.suppress(UserError):
-        found, whole = load_runs([run]).frame(), load_runs([world.finished]).frame()
-        assert unseen or found.drop(columns="run", errors="ignore").equals(whole.drop(columns="run", errors="ignore"))
-    answer, whole = (answered("predict", path, world.image, "--device", "cpu") for path in (run, world.finished))
-    check(answer)
-    assert unseen or answer.status or answer.out == whole.out, (name, answer)
+        found = load_runs([run]).frame()
+        assert unseen or found.drop(columns="run", errors="ignore").equals(world.frame)
+    check_predictions(world, run, name, unseen)
 
 
 @cases(40)
@@ -166,6 +154,4 @@ def test_damaged_run_of_an_earlier_version_is_refused_or_predicts_the_same(case,
     (old / "checkpoint" / "latest.json").write_text(json.dumps(latest))
     _, name, unseen = damaged_copy(place, place.with_name("old_damaged"), {**case, "seal": False})
     path = place.with_name("old_damaged") / old.name
-    answer, whole = (answered("predict", one, world.image, "--device", "cpu") for one in (path, world.finished))
-    check(answer)
-    assert unseen or answer.status or answer.out == whole.out, (name, answer)
+    check_predictions(world, path, name, unseen)

@@ -3,10 +3,11 @@
 import os
 import socket
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fuzz_world import SETTINGS, answered, cases, check
+from fuzz_world import SETTINGS, World, answered, cases, check, without_override
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,17 +34,18 @@ ODD = [
     "", " ", ".", "/", "-", "nothing", "a" * 300, "/".join(["d" * 200] * 30), "~nobody/x", "\udcff.png", "*", "[",
     "a\x1b]0;x\x07b", "a\nb", "hf://", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "folder", "empty",
     "text", "json", "fifo", "socket", "loop", "dangling", "cut.npz", "cut.safetensors", "nested.tar", "bytes.png",
-    "empty.pth", "fifo.npz",
+    "empty.pth", "fifo.npz", "unreadable", "unreadable.safetensors", "locked",
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory) -> Path:
+def odd(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("odd")
     (folder / "folder").mkdir()
     for name, content in {
         "empty": b"", "text": b"one\ntwo\n", "json": b'{"a": [1e999]}', "cut.npz": b"PK\x03\x04cut", "empty.pth": b"",
         "cut.safetensors": b"\x10\0\0\0\0\0\0\0{", "bytes.png": bytes(range(256)) * 4,
+        "unreadable": b"x", "unreadable.safetensors": b"x",
     }.items():  # fmt: skip
         (folder / name).write_bytes(content)
     for name in ("fifo", "fifo.npz"):
@@ -57,12 +59,27 @@ def odd(tmp_path_factory) -> Path:
         os.chdir(folder)  # the path of a socket must be short
         server.bind("socket")
         os.chdir(before)
-    return folder
+    (folder / "locked").mkdir()
+    for name in ("unreadable", "unreadable.safetensors", "locked"):
+        (folder / name).chmod(0)
+    with without_override():
+        yield folder
+    (folder / "locked").chmod(0o700)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=range(len(PLACES)))
+def test_special_file_is_not_waited_for(place, odd, world):
+    for path in ("fifo", "fifo.npz", "/dev/zero", "/proc/self/mem", "unreadable"):
+        ask_with(place, path, odd, world)
 
 
 @cases(120)
 @given(place=st.sampled_from(PLACES), path=st.sampled_from(ODD))
 def test_odd_path_gives_one_sentence_or_a_result(place, path, odd, world):
+    ask_with(place, path, odd, world)
+
+
+def ask_with(place: tuple[str, ...], path: str, odd: Path, world: World) -> None:
     if path in ("/", "*") and place[0] in ("build", "learn", "status", "report"):
         return  # searches this computer
     words = {"RUN": world.finished, "IMAGE": world.image}

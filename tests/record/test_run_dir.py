@@ -1,6 +1,7 @@
 """A run directory is read back as it was written, and what is wrong in it is named with the way out."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -213,3 +214,16 @@ def test_folders_without_runs_are_refused(tmp_path):
         find_runs([tmp_path])
     with pytest.raises(UserError, match=r"has no file run\.json"):
         load_run(tmp_path)
+
+
+def test_folder_that_vanishes_while_runs_are_searched_is_ignored(run, monkeypatch):
+    scandir, gone = os.scandir, run.parent / "aaa"
+    gone.mkdir()
+
+    def vanishing(path):
+        if gone.is_dir() and str(path) == str(gone):
+            gone.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert find_runs([run.parent]) == [run] and not gone.exists()
