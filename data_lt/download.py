@@ -1,86 +1,127 @@
-"""Fetches a dataset's official archive: checked, resumed after an interruption, extracted safely."""
+"""Downloads a dataset's official archive (resumed after an interruption), verifies and extracts it."""
 
-import logging
-import os
 import re
+import sys
+import tarfile
 import time
-from pathlib import Path
+import zlib
+from lzma import LZMAError
+from pathlib import Path, PureWindowsPath
+from typing import Any
 
-from data_lt.archive import check_archive, extract, say_checking
 from data_lt.cards import DatasetCard
 from data_lt.errors import UserError
-from data_lt.files import given_path
+from data_lt.files import checksum, given_path, make_folder, staged_folder
 from data_lt.progress import progress
 
-ATTEMPTS = 5  # in a row without a single new byte
+ATTEMPTS = 5  # in a row without a new byte
 PAUSE = 1.0  # seconds before another attempt
 PIECE = 1 << 18
+DEEPEST = 100  # nested folders in an archive
 TIMEOUT = (15, 60)  # seconds to connect, and between two pieces
 
 
 def download(card: DatasetCard, data_root: str | Path) -> Path:
     """Puts the dataset's official folder below `data_root` and returns it.
 
-    The archive is fetched to `data_root` unless it is there (put by hand, say); a part of it stays as `.part`
-    when the connection breaks, and the next call goes on from there. Images that are there are left alone.
+    The archive is downloaded unless it is there already. If the connection breaks, the part that was received stays
+    as `.part`, and the next call continues from there.
     """
     if card.url is None:
         raise UserError(f"there is nothing to download for {card.name}: {card.source or 'it is made here'}")
     data_root = given_path(data_root, "data_root")
-    try:
-        data_root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the data root {data_root}: {error.strerror or error}") from error
     archive = data_root / card.archive
-    if archive.exists():
-        check_archive(archive, card.checksum or "")
-    else:
-        _fetch(card, archive)
+    try:
+        make_folder(data_root)
+        if archive.exists():
+            check_archive(archive, card.checksum or "")
+        else:
+            _fetch(card, archive)
+    except OSError as error:
+        raise UserError(f"cannot write {archive}: {error.strerror or error}") from error
     if card.make is None:
         return extract(archive, data_root, card.folders[0])
     card.make(data_root)
     return data_root / card.folders[0]
 
 
+def check_archive(archive: Path, official: str) -> None:
+    """Raises unless the archive has the official checksum (`md5:…` or `sha256:…`)."""
+    if archive.is_dir():
+        raise UserError(f"{archive} is a folder, but the archive goes there; rename or move the folder")
+    algorithm, _, wanted = official.partition(":")
+    print(f"verifying the checksum of {archive.name}", file=sys.stderr, flush=True)
+    try:
+        found = checksum(archive, algorithm)
+    except OSError as error:
+        raise UserError(f"cannot read the archive {archive}: {error.strerror or error}") from error
+    if found != wanted:
+        raise UserError(f"{archive} is not the official archive: its {algorithm} is not {wanted}; remove it")
+
+
+def extract(archive: Path, target: Path, folder: str) -> Path:
+    """Extracts the top folder `folder` of a tar file to `target`, all of it or nothing.
+
+    Files that are in `target/folder` already are replaced by those of the archive; others stay.
+    """
+    try:
+        with staged_folder(target / folder) as staging:
+            _unpack(archive, staging, folder)
+    except (tarfile.TarError, EOFError, zlib.error, LZMAError) as error:
+        raise UserError(f"cannot read the archive {archive}: {error}; remove it to download it again") from error
+    return target / folder
+
+
+def _unpack(archive: Path, staging: Path, folder: str) -> None:
+    # The filter repeats our checks where this Python has it, and drops owners and special bits.
+    safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    size, done = archive.stat().st_size, 0
+    with (
+        archive.open("rb") as file,
+        tarfile.open(fileobj=file, mode="r:*") as tar,
+        progress(f"extracting {archive.name}", size, is_bytes=True) as advance,
+    ):
+        for member in tar:
+            path = PureWindowsPath(member.name)  # which splits at / and \
+            outside = path.anchor or ".." in path.parts or len(path.parts) > DEEPEST
+            if outside or not (member.isfile() or member.isdir()):
+                name = f"its member {member.name[:100]!r}"
+                raise UserError(f"{archive} is not safe: {name} is a link, leaves the folder or is nested too deeply")
+            if len(path.parts) > 1 and path.parts[0] == folder:
+                member.name = "/".join(path.parts[1:])
+                tar.extract(member, staging, set_attrs=False, **safe)
+            advance(file.tell() - done)
+            done = file.tell()
+    if not any(staging.iterdir()):
+        raise UserError(f"{archive} holds no folder {folder}/; it is another archive")
+
+
 def _fetch(card: DatasetCard, archive: Path) -> None:
-    import pooch
     import requests
 
     part = archive.with_name(archive.name + ".part")
-    pooch.get_logger().setLevel(logging.WARNING)  # our own progress says as much
-
-    def fetch_and_hand_over(url: str, output: str, _) -> None:
-        _resume(url, part)
-        say_checking(archive)
-        os.unlink(output)
-        try:
-            os.link(part, output)  # keeps the part while the checksum is computed: stopping then loses nothing
-        except OSError:
-            part.replace(output)
-
-    elsewhere = f"fetch {card.url} by other means, put it at {archive} and run the same command again"
+    url = str(card.url)
+    elsewhere = f"download {url} by other means, put it at {archive} and run the same command again"
     try:
-        pooch.retrieve(card.url, card.checksum, fname=archive.name, path=archive.parent, downloader=fetch_and_hand_over)
+        _resume(url, part)
     except requests.HTTPError as error:
-        raise UserError(f"{card.url} answers {error.response.status_code}; {elsewhere}") from error
+        raise UserError(f"{url} answers {error.response.status_code}; {elsewhere}") from error
     except requests.RequestException as error:
-        done = f"{part.stat().st_size:,} bytes are kept" if part.exists() else "nothing was fetched"
+        done = f"{part.stat().st_size:,} bytes are kept" if part.exists() else "nothing was received"
         raise UserError(
-            f"cannot fetch {card.url} ({type(error).__name__}, {done}): run the same command again to go on, "
+            f"cannot download {url} ({type(error).__name__}, {done}): run the same command again to continue, "
             f"or {elsewhere}"
         ) from error
-    except ValueError as error:
-        part.unlink(missing_ok=True)
-        raise UserError(
-            f"what {card.url} sent is not the official archive: its checksum is not {card.checksum}; it was removed"
-        ) from error
-    except OSError as error:
-        raise UserError(f"cannot write {archive}: {error.strerror or error}") from error
-    part.unlink(missing_ok=True)
+    try:
+        check_archive(part, card.checksum or "")
+    except UserError:
+        part.unlink()
+        raise UserError(f"what {url} sent is not the official archive: its checksum is not {card.checksum}") from None
+    part.replace(archive)
 
 
 def _resume(url: str, part: Path) -> None:
-    """Fetches `url` into `part`, going on where an earlier attempt stopped."""
+    """Downloads `url` to `part`, continuing where an earlier attempt stopped."""
     import requests
 
     failures = 0
@@ -100,15 +141,13 @@ def _resume(url: str, part: Path) -> None:
 
 
 def _stream(url: str, part: Path, offset: int) -> bool:
-    """One request. Returns whether the file is whole; False asks for another request from the start."""
+    """One request. Returns whether the file is complete; False asks for another request from the start."""
     import requests
 
-    headers = {"Accept-Encoding": "identity"}
-    if offset:
-        headers["Range"] = f"bytes={offset}-"
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         content_range = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+)", answer.headers.get("Content-Range", ""))
-        if answer.status_code == 416 and offset:  # nothing after our offset: all of it is there, or too much
+        if answer.status_code == 416 and offset:  # nothing after our offset: the part is complete, or too long
             if content_range and int(content_range[2]) == offset:
                 return True
             part.unlink()
@@ -120,7 +159,7 @@ def _stream(url: str, part: Path, offset: int) -> bool:
         total = start + int(length) if length else None
         with (
             part.open("r+b" if resumed else "wb") as file,
-            progress(f"fetching {part.stem}", total, start, is_bytes=True) as advance,
+            progress(f"downloading {part.stem}", total, start, is_bytes=True) as advance,
         ):
             file.seek(start)
             for piece in answer.iter_content(PIECE):

@@ -173,7 +173,6 @@ def evil(function, *arguments):
     return whole({b"data": Reduced((Global(function), arguments, None)), b"fine_labels": [0]})
 
 
-PIXELS = np.zeros((1, 3072), np.uint8)
 EVIL = {
     "a command": evil("os system", b"touch evil"),
     "a command by another name": evil("posix system", b"touch evil"),
@@ -184,44 +183,11 @@ EVIL = {
     "another of NumPy's pieces": evil("numpy.core.multiarray scalar", b"evil"),
     "a new protocol": pickle.dumps(os.system),
 }
-BROKEN = {
-    "the class itself told something": whole({b"data": PIXELS.tobytes(), b"fine_labels": Global("numpy ndarray")}),
-    "state for a class": b"\x80\x02cnumpy\nndarray\n(NK\x01tb.",
-    "cut": whole({b"data": array(PIXELS), b"fine_labels": [0]})[:-9],
-    "empty": b"\n",
-    "a list": whole([1]),
-    "no labels": whole({b"data": array(PIXELS)}),
-    "a label too large": whole({b"data": array(PIXELS), b"fine_labels": [100]}),
-    "a label that is text": whole({b"data": array(PIXELS), b"fine_labels": [b"0"]}),
-    "more labels than images": whole({b"data": array(PIXELS), b"fine_labels": [0, 1]}),
-    "other images": whole({b"data": array(PIXELS[:, :3000]), b"fine_labels": [0]}),
-    "objects as pixels": whole({b"data": array(PIXELS, b"O8"), b"fine_labels": [0]}),
-    "fewer bytes than said": whole(
-        {b"data": Reduced((*array(PIXELS)[:2], (*array(PIXELS)[2][:4], b"few"))), b"fine_labels": [0]}
-    ),
-}
 
 
 @pytest.mark.parametrize("content", EVIL.values(), ids=EVIL)
-def test_evil_pickles_are_refused_for_what_they_ask(tmp_path, content):
-    with pytest.raises(UserError, match=r"its pickle asks for \w+\.[\w.]+, which no list of images needs"):
-        read_archive(write(tmp_path / "a.tar.gz", train=content), CARD.class_names)
-
-
-@pytest.mark.parametrize("content", (EVIL | BROKEN).values(), ids=EVIL | BROKEN)
-def test_evil_and_broken_pickles_are_one_sentence(tmp_path, monkeypatch, content):
+def test_evil_pickles_are_refused_for_what_they_ask(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
-    archive = write(tmp_path / "a.tar.gz", train=content)
-    with pytest.raises(UserError, match=r"a\.tar\.gz is not CIFAR-100's archive: ") as caught:
-        read_archive(archive, CARD.class_names)
-    assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]
-
-
-def test_other_classes_and_missing_members_are_refused(tmp_path):
-    archive = write(tmp_path / "a.tar.gz", meta=whole({b"fine_label_names": [b"apple"]}))
-    with pytest.raises(UserError, match="its classes are not those of CIFAR-100"):
-        read_archive(archive, CARD.class_names)
-    with tarfile.open(tmp_path / "b.tar", "w"):
-        pass
-    with pytest.raises(UserError, match=r"b\.tar is not CIFAR-100's archive"):
-        read_archive(tmp_path / "b.tar", CARD.class_names)
+    with pytest.raises(UserError, match=r"pickle asks for \w+\.[\w.]+, which no list of images needs"):
+        read_archive(write(tmp_path / "a.tar.gz", train=content))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]

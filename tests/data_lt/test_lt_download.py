@@ -12,8 +12,7 @@ import pytest
 
 import data_lt.download as module
 from data_lt import CARDS
-from data_lt.archive import extract
-from data_lt.download import download
+from data_lt.download import download, extract
 from data_lt.errors import UserError
 
 FILES = {
@@ -147,22 +146,12 @@ def test_an_interruption_while_fetching_leaves_only_the_part(server, tmp_path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("pooch.core.hash_matches", interrupt)  # Ctrl-C while the checksum is computed
+        patch.setattr(module, "checksum", interrupt)  # Ctrl-C while the checksum is computed
         with pytest.raises(KeyboardInterrupt):
             download(card, tmp_path)
     assert tree(tmp_path) == {"CUB_200_2011.tgz.part": content}
     download(card, tmp_path)
     assert server.ranges[-1] == f"bytes={len(content)}-"  # nothing is fetched twice
-    assert tree(tmp_path) == {**WHOLE, "CUB_200_2011.tgz": content}
-
-
-def test_a_disk_without_hard_links_will_do(server, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("os.link", refuse)
-    content = tar_bytes()
-    download(card_for(server, content), tmp_path)
     assert tree(tmp_path) == {**WHOLE, "CUB_200_2011.tgz": content}
 
 
@@ -178,7 +167,7 @@ def test_a_server_without_ranges_or_a_part_too_long_starts_anew(server, tmp_path
 def test_a_tampered_archive_is_removed(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.content = tar_bytes({**FILES, "CUB_200_2011/images/b/2.jpg": b"evil"})
-    with pytest.raises(UserError, match=r"is not the official archive: its checksum is not md5:.*removed"):
+    with pytest.raises(UserError, match=r"is not the official archive: its checksum is not md5:"):
         download(card, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -207,7 +196,7 @@ def test_without_a_network_one_sentence_says_what_to_do(server, tmp_path):
 def test_an_address_that_is_gone(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.status = 404
-    with pytest.raises(UserError, match=r"answers 404; fetch .* by other means"):
+    with pytest.raises(UserError, match=r"answers 404; download .* by other means"):
         download(card, tmp_path)
     assert len(server.ranges) == 1 and list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="nothing to download for folder_lt"):
@@ -245,17 +234,6 @@ def test_unsafe_members_are_refused_and_nothing_stays(tmp_path, files, members):
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["data", "deep", "evil.tar"]
 
 
-def test_an_archive_that_grows_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_lt.archive.ALWAYS_ALLOWED", 1 << 20)
-    for files in ({"CUB_200_2011/zeros": bytes(3 << 20)}, {f"CUB_200_2011/{k}": b"" for k in range(3000)}):
-        (tmp_path / "a.tgz").write_bytes(tar_bytes(files, mode="w:gz"))
-        with pytest.raises(UserError, match=r"is not safe: it unpacks to more than 10 times its own size"):
-            extract(tmp_path / "a.tgz", tmp_path, "CUB_200_2011")
-        assert [p.name for p in tmp_path.iterdir()] == ["a.tgz"]
-    (tmp_path / "a.tgz").write_bytes(tar_bytes({"CUB_200_2011/zeros": bytes(1 << 19)}, mode="w:gz"))
-    assert (extract(tmp_path / "a.tgz", tmp_path, "CUB_200_2011") / "zeros").stat().st_size == 1 << 19
-
-
 def test_a_folder_named_like_the_archive_is_a_sentence(server, tmp_path):
     (tmp_path / "CUB_200_2011.tgz").mkdir()
     with pytest.raises(UserError, match=r"CUB_200_2011.tgz is a folder, but the archive goes there"):
@@ -282,7 +260,6 @@ def test_broken_and_other_archives_leave_nothing(tmp_path, content, words):
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])
 def test_an_interrupted_extraction_leaves_nothing(tmp_path, monkeypatch, failure):
     (tmp_path / "a.tar").write_bytes(tar_bytes())
-    (tmp_path / ".CUB_200_2011.extracting").mkdir()  # of a process that was killed
     original, calls = tarfile.TarFile.extract, []
 
     def fail_late(self, member, *args, **kwargs):
@@ -297,12 +274,12 @@ def test_an_interrupted_extraction_leaves_nothing(tmp_path, monkeypatch, failure
     assert [p.name for p in tmp_path.iterdir()] == ["a.tar"]
 
 
-def test_an_incomplete_folder_is_completed_and_its_own_files_stay(tmp_path):
+def test_an_incomplete_folder_is_completed_and_other_files_stay(tmp_path):
     (tmp_path / "a.tar").write_bytes(tar_bytes())
-    mine = tmp_path / "CUB_200_2011/images/b/2.jpg"
-    mine.parent.mkdir(parents=True)
-    mine.write_bytes(b"my own")
+    (tmp_path / "CUB_200_2011/images/b").mkdir(parents=True)
+    (tmp_path / "CUB_200_2011/images/b/2.jpg").write_bytes(b"cut")
+    (tmp_path / "CUB_200_2011/mine.txt").write_bytes(b"mine")
     extract(tmp_path / "a.tar", tmp_path, "CUB_200_2011")
     found = tree(tmp_path)
     found.pop("a.tar")
-    assert found == {**WHOLE, "CUB_200_2011/images/b/2.jpg": b"my own"}
+    assert found == {**WHOLE, "CUB_200_2011/mine.txt": b"mine"}
