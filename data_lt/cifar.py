@@ -44,16 +44,17 @@ def read_archive(archive: Path) -> dict[str, tuple[np.ndarray, list[int]]]:
     return parts
 
 
+_NUMPY: dict[str, Any] = {
+    "numpy.core.multiarray._reconstruct": np.zeros(0).__reduce__()[0],  # its module has another name in NumPy 2
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+}
+
+
 class _Reader(pickle.Unpickler):
     """Reads NumPy arrays, lists and numbers; anything else in a pickle could run code."""
 
-    known = {
-        "numpy.core.multiarray._reconstruct": np.zeros(0).__reduce__()[0],  # its module has another name in NumPy 2
-        "numpy.ndarray": np.ndarray,
-        "numpy.dtype": np.dtype,
-    }
-
     def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in self.known:
+        if f"{module}.{name}" not in _NUMPY:
             raise UserError(f"the archive's pickle asks for {module}.{name}, which no list of images needs")
-        return self.known[f"{module}.{name}"]
+        return _NUMPY[f"{module}.{name}"]

@@ -49,6 +49,12 @@ class Manifest:
         return [len(self.split.train[label]) for label in self.class_names]
 
     @property
+    def tail_share(self) -> float:
+        """The tail's share of the training images: the half of the classes (rounded down) with the fewest."""
+        counts = sorted(self.counts)
+        return sum(counts[: len(counts) // 2]) / sum(counts)
+
+    @property
     def header(self) -> dict[str, Any]:
         """What the first lines say, without the checksum; plain JSON values."""
         counts = self.counts

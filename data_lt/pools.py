@@ -15,6 +15,7 @@ from data_lt.cards import DatasetCard
 from data_lt.demo import is_demo
 from data_lt.errors import UserError
 from data_lt.files import read_text
+from data_lt.pictures import shortened
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 TEST_FOLDERS = ("test", "val", "validation")  # the first that holds class folders is taken
@@ -266,12 +267,6 @@ def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict
             f"{len(missing)} images that {path} lists are not below {pool.layout.root}: {shortened(missing)}"
         )
     return names
-
-
-def shortened(names: list[str], limit: int = 5) -> str:
-    """The first few names and how many more there are."""
-    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry]:

@@ -14,7 +14,8 @@ from data_lt.laws import PARETO
 from data_lt.lists import pool_from_lists, read_names
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.options import DataOptions
-from data_lt.pools import Layout, Pool, file_id, find_layout, keeps_split, official_pools, same_file, scan, shortened
+from data_lt.pictures import shortened
+from data_lt.pools import Layout, Pool, file_id, find_layout, keeps_split, official_pools, same_file, scan
 from data_lt.progress import announce
 from data_lt.split import ALL, Recipe, split_pools
 

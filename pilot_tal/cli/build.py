@@ -9,11 +9,12 @@ import typer
 
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError
-from data_lt.figure import draw_distributions, facts_of
+from data_lt.figure import draw_distributions
 from data_lt.files import given_path, staged_folder, write_text
 from data_lt.manifest import Manifest, read_manifest, seal
 from data_lt.options import DataOptions
-from data_lt.pools import Pool, shortened
+from data_lt.pictures import shortened
+from data_lt.pools import Pool
 from data_lt.prepare import (
     MissingImages,
     build_manifest,
@@ -97,7 +98,7 @@ def build(
     load_plugins(tuple(split_values(plugins)))
     if check is not None:
         manifest = seal(check)
-        echo(f"{check}: {facts_of(manifest).train:,} training images; checksum {manifest.checksum[:12]}")
+        echo(f"{check}: {sum(manifest.counts):,} training images; checksum {manifest.checksum[:12]}")
     if not datasets:
         if check is None:
             raise UserError(f"name a dataset: one or more of {', '.join(CARDS)}")
@@ -160,7 +161,7 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
 
 
 def _verify(manifest: Manifest, pool: Pool) -> None:
-    from data_lt.verify import verify_images
+    from data_lt.pictures import verify_images
 
     split = manifest.split
     names = [(label, name) for label in manifest.class_names for name in (*split.train[label], *split.test[label])]
@@ -198,11 +199,12 @@ def _show(results: list[_Built]) -> None:
     for heading in ("dataset", *numbers, "law", "manifest"):
         table.add_column(heading, justify="right" if heading in numbers else "left")
     for name, _, manifest, state in results:
-        facts, recipe = facts_of(manifest), manifest.split.recipe
-        shares = (f"{100 * share:.1f} %" for share in (1 - facts.tail_share, facts.tail_share))
-        sizes = (facts.classes, f"{facts.train:,}", facts.largest, facts.smallest, f"{facts.rho:.4g}", *shares)
+        header, recipe = manifest.header, manifest.split.recipe
+        shares = (f"{100 * share:.1f} %" for share in (1 - manifest.tail_share, manifest.tail_share))
+        most, least = header["largest"], header["smallest"]
+        sizes = (header["classes"], f"{header['train']:,}", most, least, f"{most / least:.4g}", *shares)
         law, checksum = f"{recipe.law}, seed {recipe.seed}", f"{manifest.checksum[:12]} {state}"
-        table.add_row(*map(str, (name, *sizes, f"{facts.test:,}", law, checksum)))
+        table.add_row(*map(str, (name, *sizes, f"{header['test']:,}", law, checksum)))
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(table)
     echo("head, tail: share of the training images in the larger and the smaller half of the classes")

@@ -12,8 +12,8 @@ from PIL import Image
 import data_lt
 from data_lt import CARDS, load_manifest, read_manifest
 from data_lt.errors import UserError
+from data_lt.pictures import verify_images
 from data_lt.progress import progress
-from data_lt.verify import verify_images
 
 CUB = ("CUB_200_2011/images/{path}", "cub/{part}/{path}", "{path}")
 IMAGENETR = ("imagenet-r/{path}", "imagenet-r/{part}/{path}")

@@ -52,7 +52,7 @@ def test_an_unreadable_image_does_not_stop_the_estimate(tmp_path, monkeypatch):
     (tmp_path / "1.png").write_bytes(b"")
     store = ImageStore(tmp_path, paths)
     assert not store.in_memory and store[0].size == (10, 20)
-    with pytest.raises(UserError, match=r"1\.png: empty file; put a sound copy in its place"):
+    with pytest.raises(UserError, match=r"1\.png: empty file; replace it by an intact copy"):
         store[1]
 
 
