@@ -1,44 +1,66 @@
 """Build the report: an overview page, one page per group, tables and plots."""
 
+import base64
+import hashlib
+import json
 import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from data_lt.files import given_path, staged_folder
 from data_lt.progress import progress
+from pilot_tal.metrics import DEFINITIONS
+from pilot_tal.results import display, tables
 from pilot_tal.results.conditions import conditions_table
+from pilot_tal.results.display import clean, listed
 from pilot_tal.results.drawing import FORMATS, Plot, style
-from pilot_tal.results.findings import group_findings, headline, study_findings
+from pilot_tal.results.findings import Finding, group_findings, headline, study_findings
+from pilot_tal.results.formats import Table
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.groups import BASELINE, Group
 from pilot_tal.results.options import featured_variants
-from pilot_tal.results.page import ARCHIVE, Part, render
-from pilot_tal.results.plots_classes import (
-    accuracy_by_class,
-    difference_by_class,
-    precision_recall_by_task,
-)
-from pilot_tal.results.plots_confusion import confusion
-from pilot_tal.results.plots_options import options_plots
-from pilot_tal.results.plots_overview import group_tradeoff, study_plots
-from pilot_tal.results.plots_tasks import after_task, task_matrix
-from pilot_tal.results.plots_training import loss_curves, tal_over_steps
+from pilot_tal.results.plots_classes import accuracy_by_class, confusion, difference_by_class
+from pilot_tal.results.plots_overview import group_tradeoff, options_plots, study_plots
+from pilot_tal.results.plots_tasks import after_task, loss_curves, precision_recall_by_task, tal_over_steps, task_matrix
 from pilot_tal.results.study import Study
-from pilot_tal.results.tables import (
-    changes_table,
-    classes_table,
-    confused_table,
-    metrics_table,
-    options_table,
-    overview_table,
-    paper_layout_table,
-    runs_table,
-    tasks_table,
-    unfinished_table,
-)
 
 ALL_PLOTS_UP_TO = 4
 """Groups of a report whose pages have every plot; those of larger reports have the main ones unless asked."""
+RELOAD_SECONDS = 30
+ARCHIVE = "report.zip"
+
+
+@dataclass
+class Part:
+    """What a page shows of the study, or of one group: tables in sight, tables to open, and plots as inline SVG."""
+
+    folder: str
+    conditions: Table
+    findings: list[Finding]
+    tables: list[Table]
+    folded: list[tuple[str, Table]] = field(default_factory=list)
+    plots: list[dict[str, Any]] = field(default_factory=list)
+    group: Group | None = None
+
+    def write(self, folder: Path, plots: Iterable[Plot], as_files: bool) -> "Part":
+        """Write the tables; add the plots, and write them too where wanted."""
+        for table in (self.conditions, *self.tables, *(table for _, table in self.folded)):
+            for extension, text in table.texts():
+                _write(folder / "tables" / f"{table.name}.{extension}", text)
+        for plot in plots:
+            svg = Markup(plot.inline(f"{self.folder}-p{len(self.plots)}"))  # Matplotlib escapes the texts in it
+            shown = {"svg": svg, "panels": json.dumps(plot.panels()), "files": FORMATS if as_files else ()}
+            self.plots.append({"name": plot.name, "title": plot.title, "caption": plot.caption, **shown})
+            if as_files:
+                plot.save(folder / "plots" / self.folder)
+        return self
 
 
 def build_report(
@@ -65,44 +87,36 @@ def build_report(
         UserError: there is no run, one is damaged, no run has the baseline, or the folder cannot be written.
     """
     study, output = load_study(runs, baseline), given_path(output, "output")
-    finished, results = study.finished, headline(study)
+    finished, section = study.finished, None
     every = plots or len(finished) <= ALL_PLOTS_UP_TO
     with staged_folder(output) as folder, progress("report", len(finished)) as done, style():
-        section = None
         for group in finished:  # one at a time, so that memory does not grow with their number
-            section = _group_part(group, every, folder / "plots" if plots else None)
-            _write_tables(folder, section)
+            section = _group_part(group).write(folder, _group_plots(group, every), plots)
             if len(finished) > 1:
-                _write(folder / f"{group.slug}.html", render(study, [], None, section, watched))
+                _write(folder / f"{group.slug}.html", _render(study, None, section, watched))
             done(1)
-        overview = _study_part(study, folder / "plots" if plots else None)
-        _write_tables(folder, overview)
-        only = section if len(finished) == 1 else None
-        _write(folder / "index.html", render(study, results, overview, only, watched))
+        overview = _study_part(study).write(folder, study_plots(study), plots)
+        _write(folder / "index.html", _render(study, overview, section if len(finished) == 1 else None, watched))
         _archive(folder)
     return output / "index.html"
 
 
-def _study_part(study: Study, files: Path | None) -> Part:
-    tables = [unfinished_table(study)] if study.unfinished else []
-    tables += [paper_layout_table(study), overview_table(study)] if study.finished else []
-    part = Part("overview", conditions_table(study, "conditions"), study_findings(study), tables)
-    _draw(part, study_plots(study), files)
-    return part
+def _study_part(study: Study) -> Part:
+    shown = [tables.unfinished_table(study)] if study.unfinished else []
+    shown += [tables.paper_layout_table(study), tables.overview_table(study)] if study.finished else []
+    return Part("overview", conditions_table(study.finished, "conditions"), study_findings(study), shown)
 
 
-def _group_part(group: Group, every: bool, files: Path | None) -> Part:
-    tables = [table for table in (metrics_table(group), changes_table(group), options_table(group)) if table]
+def _group_part(group: Group) -> Part:
+    shown = (tables.metrics_table(group), tables.changes_table(group), tables.options_table(group))
     folded = [
-        ("After each task", tasks_table(group)),
-        ("Most confused pairs", confused_table(group)),
-        ("Each run", runs_table(group)),
-        ("Each class", classes_table(group)),
+        ("After each task", tables.tasks_table(group)),
+        ("Most confused pairs", tables.confused_table(group)),
+        ("Each run", tables.runs_table(group)),
+        ("Each class", tables.classes_table(group)),
     ]
-    conditions = conditions_table(group, f"conditions-{group.slug}")
-    part = Part(group.slug, conditions, group_findings(group), tables, folded, group=group)
-    _draw(part, _group_plots(group, every), files)
-    return part
+    conditions = conditions_table([group], f"conditions-{group.slug}")
+    return Part(group.slug, conditions, group_findings(group), [t for t in shown if t], folded, group=group)
 
 
 def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
@@ -124,17 +138,55 @@ def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
     yield from (confusion(group, variant) for variant in variants)
 
 
-def _draw(part: Part, plots: Iterable[Plot], files: Path | None) -> None:
-    for plot in plots:
-        part.add(plot, FORMATS if files else ())
-        if files:
-            plot.save(files / part.folder)
+def _render(study: Study, overview: Part | None, section: Part | None, watched: bool) -> str:
+    """A page: the overview, one group, or both for a study of one group; a `watched` one reloads itself."""
+    environment = _environment()
+    assert environment.loader is not None
+    script = environment.loader.get_source(environment, "page.js")[0]
+    group = section.group if section else None
+    return environment.get_template("page.html.j2").render(
+        study=study,
+        title=group.title if group and not overview else _title(study),
+        headline=headline(study) if overview else [],
+        overview=overview,
+        section=section,
+        data=_class_data(group) if group else None,
+        tiled=[v for v in group.compared_variants() if v in featured_variants(group)] if group else [],
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        reload_seconds=RELOAD_SECONDS if watched else None,
+        definitions=DEFINITIONS.values(),
+        archive=ARCHIVE,
+    ).rstrip() + "\n"  # fmt: skip
 
 
-def _write_tables(folder: Path, part: Part) -> None:
-    for table in (part.conditions, *part.tables, *(table for _, table in part.folded)):
-        for extension, text in table.texts():
-            _write(folder / "tables" / f"{table.name}.{extension}", text)
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("pilot_tal", "results")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.filters |= {name: getattr(display, name) for name in ("points", "percent", "interval", "number")}
+    return environment
+
+
+def _title(study: Study) -> str:
+    datasets = dict.fromkeys(clean(group.record.data.title) for group in study.groups)
+    losses = dict.fromkeys(v.loss_title for group in study.groups for v in group.variants if v.trains)
+    methods = dict.fromkeys(group.method_title for group in study.groups)
+    return f"{listed([*(losses or methods)])} on {', '.join(datasets)}"
+
+
+def _class_data(group: Group) -> dict[str, Any]:
+    """What the page's script shows of a class, from many training images to few, as in the table of classes."""
+    classes, variants = group.classes(), featured_variants(group)
+    order = classes.order
+    accuracies = [np.round(100 * variant.by_class("accuracy")[order], 2) for variant in variants]
+    return {
+        "names": [classes.names[k] for k in order],
+        "images": classes.counts[order].tolist(),
+        "tail": classes.tail[order].tolist(),
+        "variants": [variant.label for variant in variants],
+        "accuracy": [[None if np.isnan(value) else value for value in found.tolist()] for found in accuracies],
+    }
 
 
 def _archive(folder: Path) -> None:

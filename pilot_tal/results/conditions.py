@@ -6,7 +6,6 @@ from pilot_tal.record.run_record import RunRecord
 from pilot_tal.results.display import clean, number
 from pilot_tal.results.formats import Table, make_frame
 from pilot_tal.results.groups import Group, Variant
-from pilot_tal.results.study import Study
 
 _MOST_VALUES = 4
 _SETTINGS = {
@@ -15,7 +14,6 @@ _SETTINGS = {
     "Optimizer": ("optimizer",),
     "Learning rate": ("init_lr", "scheduler"),
 }
-_PACKAGES = ("torch", "timm", "numpy")
 
 
 def conditions(groups: Sequence[Group], path: bool = True) -> dict[str, str]:
@@ -25,11 +23,13 @@ def conditions(groups: Sequence[Group], path: bool = True) -> dict[str, str]:
         groups: Groups with finished runs.
         path: Whether to include the folder of the images.
     """
-    variants = [(group, variant) for group in groups for variant in group.finished_variants()]
     found: dict[str, dict[str, None]] = {}
-    for group, variant in variants:
-        for name, value in _of(group, variant, path).items():
-            found.setdefault(name, {}).update({clean(value): None} if value else {})
+    for group in groups:
+        for variant in group.finished_variants():
+            for name, value in _of(group, variant).items():
+                found.setdefault(name, {}).update({clean(value): None} if value else {})
+    if not path:
+        found.pop("Images", None)
     return {name: _joined([*values]) for name, values in found.items() if values}
 
 
@@ -38,35 +38,34 @@ def caption(groups: Sequence[Group]) -> str:
     return "; ".join(f"{name}: {value}" for name, value in conditions(groups, path=False).items()) + "."
 
 
-def conditions_table(study_or_group: Study | Group, name: str) -> Table:
+def conditions_table(groups: Sequence[Group], name: str) -> Table:
     """The conditions as a table of two columns."""
-    groups = study_or_group.finished if isinstance(study_or_group, Study) else [study_or_group]
     frame = make_frame(["Condition", "Value"], list(conditions(groups).items()))
-    return Table(name, "Conditions", frame, labels=2, blocks=0)
+    return Table(name, "Conditions", frame, labels=2)
 
 
-def _of(group: Group, variant: Variant, path: bool) -> dict[str, str]:
+def _of(group: Group, variant: Variant) -> dict[str, str]:
     record = variant.record
     backbone, stream, settings = record.backbone, record.stream, record.method.settings
-    weights = f"{backbone.weights}" + (f", checksum {backbone.checksum[:12]}" if backbone.checksum else "")
+    weights = backbone.weights + (f", checksum {backbone.checksum[:12]}" if backbone.checksum else "")
     chosen = {
         name: ", ".join(str(settings[key]) for key in keys if key in settings) if variant.trains else ""
         for name, keys in _SETTINGS.items()
     }
-    sizes = stream.task_sizes
-    tasks = (
-        f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}" if len({*sizes}) == 1 else "+".join(map(str, sizes))
-    )
+    sizes, train = stream.task_sizes, stream.train_counts
+    even = len({*sizes}) == 1
+    tests = sum(next(iter(variant.runs.values())).metrics["per_class"]["test_images"])
     return {
-        "Dataset": f"{group.dataset_title}: {_counts(variant)}",
-        "Images": _images(record) if path else "",
+        "Dataset": f"{group.dataset_title}: {number(len(train), 'class', 'classes')}, {sum(train)} training images "
+        f"({max(train)} to {min(train)} per class), {tests} test images",
+        "Images": str(record.environment[-1].get("images") or "") if record.environment else "",
         "Data checksum": (record.data.checksum or "")[:12],
         "Backbone": f"{backbone.name} (weights {weights})",
         "Image size": f"{backbone.img_size} pixels" if backbone.img_size else "the backbone's own",
         "Normalisation": stream.normalize,
         "Transform": stream.transform,
         **chosen,
-        "Tasks": tasks,
+        "Tasks": f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}" if even else "+".join(map(str, sizes)),
         "Class order": stream.order,
         "Seeds": ", ".join(map(str, variant.seeds)),
         "Fidelity": group.fidelity,
@@ -76,27 +75,12 @@ def _of(group: Group, variant: Variant, path: bool) -> dict[str, str]:
     }
 
 
-def _counts(variant: Variant) -> str:
-    run = next(iter(variant.runs.values()))
-    train = run.record.stream.train_counts
-    tests = sum(run.metrics["per_class"]["test_images"])
-    return (
-        f"{number(len(train), 'class', 'classes')}, {sum(train)} training images ({max(train)} to {min(train)} per "
-        f"class), {tests} test images"
-    )
-
-
-def _images(record: RunRecord) -> str:
-    return str(record.environment[-1].get("images") or "") if record.environment else ""
-
-
 def _software(record: RunRecord) -> str:
     if not record.environment:
         return ""
     last = record.environment[-1]
-    packages = last.get("packages") or {}
     found = {"pilot_tal": last.get("pilot_tal"), "Python": last.get("python")}
-    found |= {name: packages.get(name) for name in _PACKAGES}
+    found |= {name: (last.get("packages") or {}).get(name) for name in ("torch", "timm", "numpy")}
     versions = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     return f"{versions}; {last['device']}" if last.get("device") else versions
 

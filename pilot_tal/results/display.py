@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from pilot_tal.metrics import Difference, Spread
+from pilot_tal.metrics import Difference
 
 _LONGEST_SLUG = 60
 
@@ -19,7 +19,7 @@ def clean(name: object) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def shorten(text: str, limit: int = 40) -> str:
+def shorten(text: str, limit: int = 36) -> str:
     """`text`, cut with an ellipsis where it is longer than `limit`."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -42,32 +42,20 @@ def percent(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{exact(100 * value):.{digits}f}".replace("-", "−")
 
 
-def points(value: float, digits: int = 2) -> str:
-    """A difference of fractions in percentage points, with its sign."""
+def points(value: float | None, digits: int = 2) -> str:
+    """A difference of fractions in percentage points, with its sign; a dash when there is none."""
+    if value is None:
+        return "–"
     shown = f"{exact(100 * value):+.{digits}f}"
     return shown.replace("-", "−") if float(shown) else f"{0:.{digits}f}"
-
-
-def with_deviation(spread: Spread, digits: int = 2) -> str:
-    """`61.19 ± 0.42`; without deviation for one seed."""
-    shown = percent(spread.mean, digits)
-    return shown if spread.std is None else f"{shown} ± {percent(spread.std, digits)}"
 
 
 def interval(difference: Difference, digits: int = 2) -> str:
     """`−0.52 to +6.91`; empty for one seed. An end that rounds to 0 keeps its sign."""
     if difference.low is None or difference.high is None:
         return ""
-    shown = []
-    for end in (difference.low, difference.high):
-        text = points(end, digits)
-        shown.append(text if text[0] in "+−" or not exact(end) else ("−" if end < 0 else "+") + text)
-    return " to ".join(shown)
-
-
-def with_interval(difference: Difference, digits: int = 2) -> str:
-    """`+3.20 (−0.52 to +6.91)`."""
-    return f"{points(difference.mean, digits)} ({interval(difference, digits) or 'one seed'})"
+    ends = (exact(100 * end) for end in (difference.low, difference.high))
+    return " to ".join(f"{end:+.{digits}f}".replace("-", "−") if end else points(0, digits) for end in ends)
 
 
 def listed(names: Sequence[str]) -> str:

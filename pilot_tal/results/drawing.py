@@ -11,19 +11,24 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
-from pilot_tal.results.groups import Variant
+from pilot_tal.results.display import shorten
+from pilot_tal.results.groups import Reference, Variant
 
 WIDTH = 5.2  # inches; at 72 units per inch about as wide as a phone, so that text is never scaled down
 INK = "#010203"  # `inline` replaces it by the page's text colour
-FORMATS = ("svg", "pdf", "png")
-_METADATA = {
+_METADATA: dict[str, dict[str, None]] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": {"CreationDate": None},
     "png": {"Software": None},
 }
-_MARKERS, _LINES = "os^Dv", ("-", "--", ":", "-.")
+FORMATS = tuple(_METADATA)
+MARKERS = "os^DvP*X<>hp"
+_LINES = ("-", "--", ":", "-.")
+_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "pilot_tal",
@@ -45,42 +50,34 @@ _STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "text.parse_math": False,
-    **dict.fromkeys(
-        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
-    ),
+    **dict.fromkeys(_INKED, INK),
 }
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Axes in which the page's script finds the class under the pointer.
-
-    `columns`: the classes from many to few images, side by side. `cells`: true classes from above, predicted ones from
-    the left.
-    """
-
-    kind: str
-    axes: Axes
-
-    def place(self) -> dict[str, Any]:
-        """Its box in units of the SVG, after the figure was drawn."""
-        shown = self.axes.figure
-        assert isinstance(shown, Figure)
-        width, height = (72 * inches for inches in shown.get_size_inches())
-        box = self.axes.get_position()
-        corner = (box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height)
-        return {"kind": self.kind, "box": [round(float(value), 1) for value in corner]}
-
-
-@dataclass(frozen=True)
 class Plot:
-    """A plot: file name, title, a caption that can be read without the picture, and the figure."""
+    """A plot: file name, title, a caption that can be read without the picture, and the figure.
+
+    In the axes of `columns` the page's script finds the class under the pointer, classes from many to few images side
+    by side; in those of `cells` the true class from above and the predicted one from the left.
+    """
 
     name: str
     title: str
     caption: str
     figure: Figure
-    panels: Sequence[Panel] = ()
+    columns: Sequence[Axes] = ()
+    cells: Sequence[Axes] = ()
+
+    def panels(self) -> list[dict[str, Any]]:
+        """Kind and box, in units of the SVG, of the axes that the script needs, after the figure was drawn."""
+        width, height = (72 * inches for inches in self.figure.get_size_inches())
+        found = []
+        for kind, axes in [("columns", a) for a in self.columns] + [("cells", a) for a in self.cells]:
+            box = axes.get_position()
+            corner = (box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height)
+            found.append({"kind": kind, "box": [round(float(value), 1) for value in corner]})
+        return found
 
     def inline(self, prefix: str) -> str:
         """SVG for a page: in its text colour and width, with ids that no other plot has."""
@@ -96,9 +93,8 @@ class Plot:
     def save(self, folder: Path) -> None:
         """Write it as SVG, PDF and PNG, dark on white."""
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in FORMATS:
-            file = folder / f"{self.name}.{kind}"
-            self.figure.savefig(file, dpi=150, facecolor="white", metadata=_METADATA[kind])
+        for kind, metadata in _METADATA.items():
+            self.figure.savefig(folder / f"{self.name}.{kind}", dpi=150, facecolor="white", metadata=metadata)
 
 
 def style() -> AbstractContextManager:
@@ -106,11 +102,10 @@ def style() -> AbstractContextManager:
     return matplotlib.rc_context(_STYLE)
 
 
-def figure(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[Axes]]:
-    """A figure of the common width and its axes, row by row; a legend makes it higher."""
+def figure(height: float, rows: int = 1, **options) -> tuple[Figure, list[Axes]]:
+    """A figure of the common width and its axes from above; a legend makes it higher."""
     shown = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = shown.subplots(rows, columns, squeeze=False, **options)
-    return shown, list(axes.flat)
+    return shown, list(shown.subplots(rows, squeeze=False, **options).flat)
 
 
 def to_svg(shown: Figure, **options: Any) -> str:
@@ -122,32 +117,24 @@ def to_svg(shown: Figure, **options: Any) -> str:
 
 
 def variant_style(variant: Variant, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Colour by loss; marker and line tell apart variants of one loss."""
-    turn = next(i for i, mate in enumerate(a for a in variants if a.loss == variant.loss) if mate is variant)
-    return {
-        "color": variant.colour,
-        "marker": _MARKERS[turn % len(_MARKERS)],
-        "linestyle": _LINES[turn % len(_LINES)],
-    }
+    """Label, and colour by loss; marker and line tell apart variants of one loss."""
+    turn = [mate for mate in variants if mate.loss == variant.loss].index(variant)
+    look = {"marker": MARKERS[turn % 5], "linestyle": _LINES[turn % len(_LINES)]}
+    return {"label": shorten(variant.label), "color": variant.colour, **look}
 
 
-def reference_style(turn: int) -> dict[str, Any]:
-    """Thin grey lines, told apart by their dashes."""
-    return {"color": "#7f7f7f", "linewidth": 1.2, "linestyle": ("--", "-.", ":")[turn % 3]}
+def reference_style(reference: Reference, turn: int) -> dict[str, Any]:
+    """Label, and thin grey lines, told apart by their dashes."""
+    look = {"color": "#7f7f7f", "linewidth": 1.2, "linestyle": ("--", "-.", ":")[turn % 3]}
+    return {"label": shorten(reference.title), **look}
 
 
-def draw_cells(
-    axes: Axes, matrix: np.ndarray, colours: str, limits: tuple[float, float], texts: list[list[str]]
-) -> None:
-    """A table of coloured cells from above, with their texts; NaN stays empty."""
-    mesh = axes.pcolormesh(np.ma.masked_invalid(matrix), cmap=colours, vmin=limits[0], vmax=limits[1])
-    for row, column in zip(*np.nonzero(~np.isnan(matrix)), strict=True) if texts else ():
-        red, green, blue, _ = mesh.cmap(mesh.norm(matrix[row, column]))
-        ink = "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#ffffff"
-        axes.text(column + 0.5, row + 0.5, texts[row][column], ha="center", va="center", color=ink, fontsize=10)
-    axes.set_ylim(len(matrix), 0)
+def heatmap(axes: Axes, matrix: np.ndarray, norm: Normalize) -> AxesImage:
+    """A matrix as coloured cells, its first row above; NaN stays empty."""
+    rows, columns = matrix.shape
     axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
+    box = (0, columns, rows, 0)
+    return axes.imshow(matrix, cmap="cividis", norm=norm, interpolation="none", extent=box, aspect="auto")
 
 
 def legend(shown: Figure, axes: Axes) -> None:

@@ -13,7 +13,7 @@ from pilot_tal.metrics import Difference
 from pilot_tal.results import display
 from pilot_tal.results.display import clean, exact
 from pilot_tal.results.groups import OF_GROUP, Group, Variant, same_data
-from pilot_tal.results.paper import departures, paper_variants
+from pilot_tal.results.paper import departures, table_numbers
 from pilot_tal.results.study import Study
 from pilot_tal.results.training import CALIBRATED, epoch_losses, mean_weights
 
@@ -207,7 +207,8 @@ def _calibration(group: Group) -> Iterator[Finding]:
 
 
 def _paper(group: Group) -> Iterator[Finding]:
-    reasons = {variant.label: departures(group, variant) for variant in paper_variants(group)}
+    variants = [variant for variant in group.finished_variants() if table_numbers(group, variant)]
+    reasons = {variant.label: departures(group, variant) for variant in variants}
     apart = [label for label, found in reasons.items() if found]
     if apart:
         differences = list(dict.fromkeys(clean(reason) for found in reasons.values() for reason in found))

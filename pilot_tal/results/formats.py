@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -44,7 +44,6 @@ class Table:
     Attributes:
         frame: A `Cell` in every place; columns may have several levels of titles.
         labels: Number of leading columns that hold names.
-        blocks: Number of leading columns whose change starts a new block of rows.
         conditions: What was run, for the caption in LaTeX.
         formats: What it is written as.
     """
@@ -53,7 +52,6 @@ class Table:
     title: str
     frame: pd.DataFrame
     labels: int = 1
-    blocks: int = 1
     conditions: str = ""
     formats: tuple[str, ...] = ("csv", "md", "tex")
 
@@ -63,41 +61,38 @@ class Table:
         return self.frame.to_numpy().tolist()
 
     @property
-    def rules(self) -> set[int]:
-        """Rows that start a new block."""
-        keys = [tuple(cell.text for cell in row[: self.blocks]) for row in self.rows]
-        return {i for i in range(1, len(keys)) if keys[i] != keys[i - 1]} if self.blocks else set()
+    def titles(self) -> list[tuple[str, ...]]:
+        """The titles of each column, from above."""
+        return [column if isinstance(column, tuple) else (column,) for column in self.frame.columns]
 
     def header(self) -> Iterator[list[tuple[str, int]]]:
         """For each level, the titles from left to right with the number of columns that each spans."""
-        titles = [column if isinstance(column, tuple) else (column,) for column in self.frame.columns]
-        for level in range(self.frame.columns.nlevels):
-            last = level == self.frame.columns.nlevels - 1
-            keys = [(i if last or i < self.labels else -1, *title[: level + 1]) for i, title in enumerate(titles)]
-            yield [(key[-1], len(list(group))) for key, group in groupby(keys)]
+        for level in range(1, self.frame.columns.nlevels + 1):
+            last = level == self.frame.columns.nlevels
+            keys = [(i if last or i < self.labels else -1, title[:level]) for i, title in enumerate(self.titles)]
+            yield [(title[-1], len(list(group))) for (_, title), group in groupby(keys)]
 
     def to_csv(self) -> str:
         """CSV with a column for each value behind a cell; texts that a spreadsheet would execute are guarded."""
         columns: dict[str, list[Any]] = {}
-        for column, cells in self.frame.items():
-            title = " ".join(filter(None, column)) if isinstance(column, tuple) else str(column)
+        for title, (_, cells) in zip(self.titles, self.frame.items(), strict=True):
             for key in dict.fromkeys(key for cell in cells for key in cell.values) or [None]:
-                name = title if key is None else f"{title} {key}".strip()
-                columns[guarded(name)] = [guarded(c.text) if key is None else c.values.get(key) for c in cells]
+                name = guarded(" ".join(filter(None, (*title, key))))
+                columns[name] = [guarded(cell.text) if key is None else cell.values.get(key) for cell in cells]
         table = pd.DataFrame(columns)
         return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
 
     def to_markdown(self) -> str:
         """A Markdown table with its title; winners in bold."""
-        titles = [markdown(" ".join(filter(None, c)) if isinstance(c, tuple) else str(c)) for c in self.frame.columns]
-        lines = [titles, [":--" if i < self.labels else "--:" for i in range(len(titles))]]
-        lines += [[_markdown_cell(cell) for cell in row] for row in self.rows]
+        lines = [[markdown(" ".join(filter(None, title))) for title in self.titles]]
+        lines += [[":--" if i < self.labels else "--:" for i in range(len(self.titles))]]
+        lines += [[_marked(cell, markdown, "**{}**", "{}") for cell in row] for row in self.rows]
         return f"**{markdown(self.title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def to_latex(self) -> str:
         """A LaTeX table (package booktabs); winners in bold, the conditions in its caption."""
-        frame = self.frame.map(_latex_cell)
-        levels = [[_latex_title(title) for title in level] for level in zip(*_tuples(frame.columns), strict=True)]
+        frame = self.frame.map(lambda cell: _marked(cell, latex, r"\textbf{{{}}}", r"\underline{{{}}}"))
+        levels = [[_latex_title(title) for title in level] for level in zip(*self.titles, strict=True)]
         frame.columns = pd.MultiIndex.from_arrays(levels) if len(levels) > 1 else pd.Index(levels[0])
         caption = latex(f"{self.title}. {self.conditions}" if self.conditions else self.title)
         align = "l" * self.labels + "c" * (len(frame.columns) - self.labels)
@@ -112,45 +107,38 @@ class Table:
 
 
 def make_frame(columns: Sequence[str | tuple[str, ...]], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
-    """A frame of cells; texts and whole numbers become cells, short titles get empty upper levels."""
-    cells = [[cell if isinstance(cell, Cell) else name_cell(cell) for cell in row] for row in rows]
-    depth = max(len(column) if isinstance(column, tuple) else 1 for column in columns)
-    if depth == 1:
-        return pd.DataFrame(cells, columns=pd.Index(columns), dtype=object)
-    padded = [c + ("",) * (depth - len(c)) if isinstance(c, tuple) else (c, *[""] * (depth - 1)) for c in columns]
-    return pd.DataFrame(cells, columns=pd.MultiIndex.from_tuples(padded), dtype=object)
+    """A frame of cells; texts and whole numbers become cells, short titles get empty lower levels."""
+    titles = [column if isinstance(column, tuple) else (column,) for column in columns]
+    depth = max(map(len, titles))
+    index = pd.MultiIndex.from_tuples([title + ("",) * (depth - len(title)) for title in titles])
+    cells = [[cell if isinstance(cell, Cell) else _name_cell(cell) for cell in row] for row in rows]
+    return pd.DataFrame(cells, columns=index if depth > 1 else index.get_level_values(0), dtype=object)
 
 
-def name_cell(name: Any) -> Cell:
+def _name_cell(name: Any) -> Cell:
     """A name, or a whole number that is printed as it is."""
     return Cell(name) if isinstance(name, str) else Cell(str(name), values={"": int(name)})
 
 
-def spread_cell(spread: Spread | None, bold: bool = False) -> Cell:
+def spread_cell(spread: Spread | None, bold: bool = False, digits: int = 2) -> Cell:
     """Mean ± deviation; a dash where there is none."""
-    if spread is None:
-        return Cell("–", values={"mean": None, "std": None})
-    detail = f"± {percent(spread.std)}" if spread.std is not None else ""
-    return Cell(percent(spread.mean), detail, {"mean": _percent(spread.mean), "std": _percent(spread.std)}, bold)
+    mean, std = (spread.mean, spread.std) if spread else (None, None)
+    detail = "" if std is None else f"± {percent(std, digits)}"
+    return Cell(percent(mean, digits), detail, {"mean": _percent(mean), "std": _percent(std)}, bold)
 
 
-def difference_cell(difference: Difference | None) -> Cell:
-    """Paired difference with its interval."""
+def difference_cell(difference: Difference | None, digits: int = 2) -> Cell:
+    """Paired difference with its interval; a dash where there is none."""
     if difference is None:
         return Cell("–", values=dict.fromkeys(("mean", "low", "high", "seeds")))
     values = {key: _percent(getattr(difference, key)) for key in ("mean", "low", "high")}
-    detail = f"({interval(difference) or 'one seed'})"
-    return Cell(points(difference.mean), detail, {**values, "seeds": difference.n})
+    detail = f"({interval(difference, digits) or 'one seed'})"
+    return Cell(points(difference.mean, digits), detail, {**values, "seeds": difference.n})
 
 
 def percent_cell(value: float | None, digits: int = 2, bold: bool = False, underlined: bool = False) -> Cell:
     """One fraction in percent."""
     return Cell(percent(value, digits), "", {"": _percent(value)}, bold, underlined)
-
-
-def points_cell(value: float | None, digits: int = 2) -> Cell:
-    """One difference of fractions in points, with its sign."""
-    return Cell("–" if value is None else points(value, digits), values={"": _percent(value)})
 
 
 def latex(text: str) -> str:
@@ -164,24 +152,15 @@ def markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", plain)
 
 
-def _tuples(columns: pd.Index) -> list[tuple[str, ...]]:
-    return [column if isinstance(column, tuple) else (column,) for column in columns]
-
-
 def _latex_title(title: str) -> str:
     """`A_Tail` as the paper prints it."""
     return f"$A_{{\\mathrm{{{title[2:]}}}}}$" if title in _SUBSCRIPTS else latex(title)
 
 
-def _latex_cell(cell: Cell) -> str:
-    text = rf"\textbf{{{latex(cell.text)}}}" if cell.bold else latex(cell.text)
-    text = rf"\underline{{{text}}}" if cell.underlined else text
-    return f"{text} {latex(cell.detail)}" if cell.detail else text
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = f"**{markdown(cell.text)}**" if cell.bold else markdown(cell.text)
-    return f"{text} {markdown(cell.detail)}" if cell.detail else text
+def _marked(cell: Cell, escape: Callable[[str], str], bold: str, underline: str) -> str:
+    text = bold.format(escape(cell.text)) if cell.bold else escape(cell.text)
+    text = underline.format(text) if cell.underlined else text
+    return f"{text} {escape(cell.detail)}" if cell.detail else text
 
 
 def _percent(value: float | None) -> float | None:

@@ -1,6 +1,7 @@
-"""Read runs and sort them into groups and variants."""
+"""Read runs and sort them into groups and variants, each with a name, a colour and its references."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,11 @@ from data_lt import CARDS
 from data_lt.errors import UserError
 from data_lt.files import given_path
 from data_lt.split import Recipe
-from pilot_tal.record.run_dir import RECORD, RESULT, Run, damaged, find_runs, load_run
+from pilot_tal.record.run_dir import RESULT, Run, damaged, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
-from pilot_tal.results.display import clean
+from pilot_tal.results.display import clean, slug
 from pilot_tal.results.findings import Finding
 from pilot_tal.results.groups import BASELINE, Group, Reference, Values, Variant
-from pilot_tal.results.labels import label_variants, name_files, note_data
 from pilot_tal.results.paper import method_place
 from pilot_tal.results.study import Study
 
@@ -25,6 +25,8 @@ _OTHER_COLOURS = (
     *("#1b9e9e", "#7a0177", "#b15928", "#525252"),
 )
 _SHOWN_AS = {"tuned_epoch": "epochs", "seed": "split_seed"}  # names that a user types
+_CHECKSUM = "data.checksum"
+_DIGEST = re.compile(r"(?:^|(?<=@))([0-9a-f]{8})[0-9a-f]{8,}$")  # a checksum, or one behind a file's name
 
 
 def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) -> Study:
@@ -64,7 +66,7 @@ def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) ->
 
 def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
     """Sort runs into groups and variants; `left_out` are findings on runs that are not among them."""
-    groups: dict[tuple, Group] = {}
+    found: dict[tuple, Group] = {}
     variants: dict[tuple, Variant] = {}
     remarks = list(left_out)
     for run in runs:
@@ -72,49 +74,37 @@ def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
         rho = record.stream.task_rho  # with it the counts of a class depend on its task, and so on the seed
         images = data if rho == 1 else (rho, record.data.checksum)
         key = (record.data.name, record.method.name, record.stream.task_sizes, record.method.fidelity, images)
-        group = groups.setdefault(key, Group(record, data))
+        group = found.setdefault(key, Group(record, data))
         shared, own = _values(record)
-        identity = (record.engine.name, record.loss.name, shared, own)
-        if (key, identity) not in variants:
-            variants[key, identity] = Variant(record, shared, own)
-            group.variants.append(variants[key, identity])
-        _add(variants[key, identity], run, remarks)
-    ordered = sorted(groups.values(), key=_group_order)
-    everything = [variant for group in ordered for variant in group.variants]
-    _count(everything)
-    _colour(everything)
-    kinds: dict[tuple, list[Group]] = {}
-    for group in ordered:
-        kinds.setdefault((group.dataset, group.method), []).append(group)
-    for group in ordered:
+        identity = (key, record.engine.name, record.loss.name, shared, own)
+        if identity not in variants:
+            variants[identity] = Variant(record, shared, own)
+            group.variants.append(variants[identity])
+        _add(variants[identity], run, remarks)
+    groups = sorted(found.values(), key=_group_order)
+    _count_and_colour([variant for group in groups for variant in group.variants])
+    for group in groups:
         group.variants.sort(key=_variant_order)
-        kin = kinds[group.dataset, group.method]
-        label_variants(group.variants, [variant for mate in kin for variant in mate.variants])
-    note_data(ordered)
-    for group in ordered:
-        group.references = [*_training_free(group, ordered), *_joint(group, kinds[group.dataset, group.method])]
-    bounds = {reference.variant for group in ordered for reference in group.references if reference.joint}
-    for group in ordered:
+        kin = [mate for mate in groups if (mate.dataset, mate.method) == (group.dataset, group.method)]
+        _label_variants(group.variants, [variant for mate in kin for variant in mate.variants])
+    _note_data(groups)
+    for group in groups:
+        group.references = sorted(_references(group, groups), key=lambda reference: reference.joint)
+    bounds = {reference.variant for group in groups for reference in group.references if reference.joint}
+    for group in groups:
         group.is_bound = not bounds.isdisjoint(group.variants)
-    name_files(ordered, lambda g: f"{g.dataset} {g.data_note} {g.method} {g.tasks_title} {g.fidelity}")
-    return Study(ordered, remarks)
+    _name_files(groups, lambda g: f"{g.dataset} {g.data_note} {g.method} {g.tasks_title} {g.fidelity}")
+    return Study(groups, remarks)
 
 
 def _read(path: Path) -> Run:
     """Read a run and compute its metrics, so that a damaged one is found here."""
     run = load_run(path)
-    changed = run.record.changed.values()
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in changed):
-        raise damaged(path / RECORD, "changed must have the value and the default of each setting")
     try:
         _ = run.metrics  # computed from the predictions, and kept
     except UserError as error:
         raise damaged(path / RESULT, str(error)) from error
     return run
-
-
-def _is_finished(run: Run) -> bool:
-    return run.finished and run.tasks_done == run.record.num_tasks
 
 
 def _data(record: RunRecord) -> tuple[tuple[int, str, int], ...]:
@@ -137,7 +127,7 @@ def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
 
 def _add(variant: Variant, run: Run, remarks: list[Finding]) -> None:
     seed = run.record.seed
-    if not _is_finished(run):
+    if not run.finished:
         variant.unfinished.append(run)
     elif seed in variant.runs:
         names = {"run": clean(run.path.name), "first": clean(variant.runs[seed].path.name)}
@@ -146,33 +136,21 @@ def _add(variant: Variant, run: Run, remarks: list[Finding]) -> None:
         variant.runs[seed] = run
 
 
-def _training_free(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
-    """Training-free variants of other methods, on the same data, tasks and ViT."""
+def _references(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
+    """Training-free methods on the same data and tasks, and the method itself on one task, all with the same ViT."""
     trained = [variant for variant in group.finished_variants() if variant.trains]
     for other in groups if trained else ():
-        if other.method != group.method and _stream(other) == _stream(group):
-            for variant in other.finished_variants():
-                same_vit = any(_vit(variant) == _vit(mate) for mate in trained)
-                if not variant.trains and same_vit and variant.counts >= max(mate.counts for mate in trained):
-                    extra = f" ({variant.options_label})" if variant.options_label else ""
-                    yield Reference(f"{other.method_title}{extra}", variant, joint=False)
-
-
-def _joint(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
-    """The variants of the same method that learned all classes in one task."""
-    kind = (group.dataset, group.data, group.method, group.fidelity)
-    for other in groups if len(group.task_sizes) > 1 else ():
-        if len(other.task_sizes) == 1 and (other.dataset, other.data, other.method, other.fidelity) == kind:
-            for variant in other.finished_variants():
-                mates = [mate for mate in group.finished_variants() if mate.trains]
-                if variant.trains and any(
-                    _vit(variant) == _vit(mate) and variant.counts >= mate.counts for mate in mates
-                ):
-                    yield Reference(f"Joint: {variant.label}", variant, joint=True)
-
-
-def _stream(group: Group) -> tuple:
-    return (group.dataset, group.data, group.task_sizes)
+        same_method = (other.method, other.fidelity) == (group.method, group.fidelity)
+        joint = same_method and len(other.task_sizes) == 1 < len(group.task_sizes)
+        free = other.method != group.method and other.task_sizes == group.task_sizes
+        if not (joint or free) or (other.dataset, other.data) != (group.dataset, group.data):
+            continue
+        for variant in other.finished_variants():
+            same_vit = any(_vit(variant) == _vit(mate) for mate in trained)
+            if variant.trains == joint and same_vit and variant.counts >= max(mate.counts for mate in trained):
+                extra = f" ({variant.options_label})" if variant.options_label else ""
+                title = f"Joint: {variant.label}" if joint else f"{other.method_title}{extra}"
+                yield Reference(title, variant, joint)
 
 
 def _vit(variant: Variant) -> tuple:
@@ -180,22 +158,13 @@ def _vit(variant: Variant) -> tuple:
     return (vit.name, vit.weights, vit.img_size)
 
 
-def _count(variants: list[Variant]) -> None:
-    """Let quick runs count only where no other run has finished."""
+def _count_and_colour(variants: list[Variant]) -> None:
+    """Let quick runs count only where no other run has finished; give each loss one colour in all plots."""
     others = any(variant.runs and not variant.record.quick for variant in variants)
+    losses = dict.fromkeys(v.loss for v in sorted(variants, key=_loss_order) if v.loss not in _COLOURS)
+    colours = _COLOURS | {loss: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, loss in enumerate(losses)}
     for variant in variants:
         variant.counts = not (variant.record.quick and others)
-
-
-def _colour(variants: list[Variant]) -> None:
-    """One colour per loss in all plots; CE, TAL and training-free methods have theirs in every report."""
-    others = [
-        loss
-        for loss in dict.fromkeys(variant.loss for variant in sorted(variants, key=_loss_order))
-        if loss not in _COLOURS
-    ]
-    colours = _COLOURS | {loss: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, loss in enumerate(others)}
-    for variant in variants:
         variant.colour = colours[variant.loss]
 
 
@@ -216,3 +185,61 @@ def _group_order(group: Group) -> tuple:
     names = (dataset, group.dataset_title, group.dataset, method_place(group))
     tasks = len(group.task_sizes)
     return (*names, tasks == 1, tasks, group.task_sizes, group.fidelity, group.data)
+
+
+def _label_variants(variants: list[Variant], kin: list[Variant]) -> None:
+    """Name each variant by its loss and the settings that tell it from its `kin`: those of its dataset and method."""
+    engines = {variant.engine for variant in variants}
+    for variant in variants:
+        # Settings in which only quick runs differ are not named.
+        mates, others = (
+            [a for a in group if a.engine == variant.engine and a.counts >= variant.counts] for group in (variants, kin)
+        )
+        options = _distinct([a.shared for a in mates], [a.shared for a in others], variant.shared)
+        named = variant.counts or "quick=true" in options
+        variant.options_label = ", ".join(options if named else [*options, "quick=true"])
+        own, own_others = ([a.own for a in group if a.loss == variant.loss] for group in (mates, others))
+        variant.own_options_label = ", ".join(_distinct(own, own_others, variant.own))
+        engine = variant.record.engine.title if len(engines) > 1 else ""
+        extra = ", ".join(filter(None, (engine, variant.options_label, variant.own_options_label)))
+        variant.label = clean(f"{variant.loss_title} ({extra})" if extra else variant.loss_title)
+    _name_files(variants, lambda variant: variant.label)
+
+
+def _distinct(mates: list[Values], kin: list[Values], values: Values) -> list[str]:
+    """`key=value` for each key on which the kin do not agree; those of the data count among mates only."""
+    here, everywhere = (set.intersection(*map(set, group)) for group in (mates, kin))
+    different = [pair for pair in values if pair not in (here if pair[0].startswith("data.") else everywhere)]
+    if _recipes_tell(mates):
+        different = [pair for pair in different if pair[0] != _CHECKSUM]
+    return [f"{key.split('.')[-1]}=" + _DIGEST.sub(r"\1", value) for key, value in different]
+
+
+def _recipes_tell(mates: list[Values]) -> bool:
+    """Whether each recipe of the data has one checksum, which then needs no mention."""
+    data = {tuple(pair for pair in values if pair[0].startswith("data.")) for values in mates}
+    return len({tuple(pair for pair in pairs if pair[0] != _CHECKSUM) for pairs in data}) == len(data)
+
+
+def _note_data(groups: Sequence[Group]) -> None:
+    """Note what tells apart the data of groups with the same dataset and number of classes."""
+    kinds: dict[tuple[str, int], list[tuple]] = {}
+    for group in groups:
+        kind = kinds.setdefault((group.dataset, len(group.data)), [])
+        kind += [group.data] if group.data not in kind else []
+    for group in groups:
+        data = kinds[group.dataset, len(group.data)]
+        counts = [[count for *_, count in classes] for classes in data]
+        ranges = [f"{min(c)}–{max(c)} images per class" for c in counts]
+        notes = ranges if len({*ranges}) == len(data) else [f"data {i}" for i in range(1, len(data) + 1)]
+        group.data_note = notes[data.index(group.data)] if len(data) > 1 else ""
+
+
+def _name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
+    """Give each item a unique file name."""
+    taken: set[str] = set()
+    for item in items:
+        base = slug(name(item))
+        candidates = (base, *(f"{base}-{i}" for i in range(2, len(items) + 1)))
+        item.slug = next(c for c in candidates if c not in taken)
+        taken.add(item.slug)

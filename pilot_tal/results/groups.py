@@ -40,6 +40,8 @@ class Variant:
         counts: Whether it is in headlines and may be bold; quick runs are only where there are no others.
         options_label: The settings that tell it from other variants; `own_options_label` the options of its loss.
         runs: The finished runs by seed.
+        loss, loss_title, engine: Names; the title is `none` for a method that trains nothing.
+        trains: Whether it has a loss at all.
     """
 
     record: RunRecord
@@ -54,25 +56,10 @@ class Variant:
     runs: dict[int, Run] = field(default_factory=dict)
     unfinished: list[Run] = field(default_factory=list)
 
-    @property
-    def loss(self) -> str:
-        """Name of its loss."""
-        return self.record.loss.name
-
-    @property
-    def loss_title(self) -> str:
-        """Title of its loss; `none` for a method that trains nothing."""
-        return clean(self.record.loss.title) if self.trains else NO_LOSS
-
-    @property
-    def engine(self) -> str:
-        """Name of its engine."""
-        return self.record.engine.name
-
-    @property
-    def trains(self) -> bool:
-        """Whether it has a loss at all."""
-        return self.loss != NO_LOSS
+    def __post_init__(self) -> None:
+        self.loss, self.engine = self.record.loss.name, self.record.engine.name
+        self.trains = self.loss != NO_LOSS
+        self.loss_title = clean(self.record.loss.title) if self.trains else NO_LOSS
 
     @property
     def seeds(self) -> list[int]:
@@ -99,26 +86,21 @@ class Variant:
 
     def mean_over_seeds(self, metric: str) -> np.ndarray:
         """Mean of a metric that is a list or a matrix; NaN where undefined."""
-        return _known_mean([np.array(self.runs[seed].metrics[metric], dtype=float) for seed in self.seeds])
+        return _known_mean([self.runs[seed].metrics[metric] for seed in self.seeds])
 
     def by_class(self, metric: str) -> np.ndarray:
         """Mean over seeds of a per-class metric, by ascending original class index; NaN where undefined."""
-        rows = []
-        for run in self.runs.values():
-            values = np.array(run.metrics["per_class"][metric], dtype=float)
-            rows.append(values[np.argsort(run.record.stream.class_order)])
-        return _known_mean(rows)
+        values = [(np.array(run.metrics["per_class"][metric]), _original_order(run)) for run in self.runs.values()]
+        return _known_mean([found[order] for found, order in values])
 
     def confusion(self) -> np.ndarray:
         """Share of the images of a class (row) that are taken for another (column) after the last task.
 
         Mean over seeds, by ascending original class index; NaN for a class without test images.
         """
-        rows = []
-        for run in self.runs.values():
-            order = np.argsort(run.record.stream.class_order)
-            rows.append(confusion_shares(*run.labels[-1], len(order))[np.ix_(order, order)])
-        return _known_mean(rows)
+        orders = [(run, _original_order(run)) for run in self.runs.values()]
+        shares = [confusion_shares(*run.labels[-1], len(order))[np.ix_(order, order)] for run, order in orders]
+        return _known_mean(shares)
 
     def most_confused(self, number: int = 10) -> list[tuple[int, int, float]]:
         """True class, predicted class (places by original index) and share of its images, the largest shares first."""
@@ -136,6 +118,17 @@ class Reference:
     title: str
     variant: Variant
     joint: bool
+
+
+@dataclass(frozen=True)
+class Classes:
+    """All classes of a group by ascending original index; `order` are their places from frequent to rare."""
+
+    originals: np.ndarray
+    names: list[str]
+    counts: np.ndarray
+    order: np.ndarray
+    tail: np.ndarray
 
 
 @dataclass(eq=False)
@@ -160,25 +153,11 @@ class Group:
     is_bound: bool = False
     baseline_loss: str = BASELINE
 
-    @property
-    def dataset(self) -> str:
-        """Name of the dataset."""
-        return self.record.data.name
-
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-        return self.record.method.name
-
-    @property
-    def fidelity(self) -> str:
-        """Whose behaviour the method has."""
-        return clean(self.record.method.fidelity)
-
-    @property
-    def task_sizes(self) -> tuple[int, ...]:
-        """Classes of each task."""
-        return self.record.stream.task_sizes
+    def __post_init__(self) -> None:
+        method, self.task_sizes = self.record.method, self.record.stream.task_sizes
+        self.dataset, self.method = self.record.data.name, method.name
+        self.method_title, self.fidelity = clean(method.title), clean(method.fidelity)
+        self.tasks_title = number(len(self.task_sizes), "task")
 
     @property
     def title(self) -> str:
@@ -192,20 +171,9 @@ class Group:
         return f"{title} ({self.data_note})" if self.data_note else title
 
     @property
-    def method_title(self) -> str:
-        """Title of the method."""
-        return clean(self.record.method.title)
-
-    @property
-    def tasks_title(self) -> str:
-        """`5 tasks`."""
-        return number(len(self.task_sizes), "task")
-
-    @property
     def even_tests(self) -> bool:
         """Whether all classes have as many test images, so that A_Last equals A_Mean."""
-        tests = {n for run in self.runs for n in run.metrics["per_class"]["test_images"]}
-        return len(tests) == 1
+        return len({n for run in self.runs for n in run.metrics["per_class"]["test_images"]}) == 1
 
     @property
     def runs(self) -> list[Run]:
@@ -255,40 +223,21 @@ class Group:
         change = variant.only(seeds).by_class("accuracy") - base.only(seeds).by_class("accuracy")
         return np.round(change, 12)  # so that no change is 0
 
-    def classes(self) -> "Classes":
+    def classes(self) -> Classes:
         """The classes, by ascending original index."""
         originals, names, counts = zip(*self.data, strict=True)
         rank = rank_classes(counts, originals)
-        return Classes(np.array(originals), list(map(clean, names)), np.array(counts), rank)
-
-
-@dataclass(frozen=True)
-class Classes:
-    """All classes of a group by ascending original index, and their places from rare to frequent."""
-
-    originals: np.ndarray
-    names: list[str]
-    counts: np.ndarray
-    rank: np.ndarray
-
-    @property
-    def tail(self) -> np.ndarray:
-        """True for the tail."""
-        return np.isin(np.arange(len(self.rank)), self.rank[: len(self.rank) // 2])
-
-    @property
-    def order(self) -> np.ndarray:
-        """Places from frequent to rare."""
-        return self.rank[::-1]
+        tail = np.isin(np.arange(len(rank)), rank[: len(rank) // 2])
+        return Classes(np.array(originals), list(map(clean, names)), np.array(counts), rank[::-1], tail)
 
 
 def winner(variants: Sequence[Variant], metric: str) -> Variant | None:
     """The variant with the best mean, if its paired 95 % interval against the runner-up excludes 0."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    found = [(sign * mean.mean, i) for i, v in enumerate(variants) if v.counts and (mean := v.spread(metric))]
-    if len(found) < 2:
+    means = {v: exact(sign * found.mean) for v in variants if v.counts and (found := v.spread(metric))}
+    if len(means) < 2:
         return None
-    best, second = (variants[i] for _, i in sorted(found, key=lambda pair: (-exact(pair[0]), pair[1]))[:2])
+    best, second = sorted(means, key=lambda v: -means[v])[:2]
     lead = best.minus(second, metric)
     ends = [] if lead is None or lead.low is None or lead.high is None else [sign * lead.low, sign * lead.high]
     return best if ends and exact(min(ends)) > 0 else None
@@ -299,13 +248,6 @@ def shared_seeds(a: Variant, b: Variant) -> list[int]:
     return [seed for seed in a.seeds if seed in b.runs and same_data(a.runs[seed], b.runs[seed])]
 
 
-def _known_mean(tables: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean over tables of one shape of what is not NaN; NaN where nothing is."""
-    table = np.array(tables)
-    known = (~np.isnan(table)).sum(axis=0)
-    return np.divide(np.nansum(table, axis=0), known, out=np.full(known.shape, np.nan), where=known > 0)
-
-
 def same_data(a: Run, b: Run) -> bool:
     """Same classes in the same order, as many training images, and the same test images."""
     mine, other = a.record.stream, b.record.stream
@@ -313,3 +255,13 @@ def same_data(a: Run, b: Run) -> bool:
     return same_lists and all(
         np.array_equal(np.bincount(x[0]), np.bincount(y[0])) for x, y in zip(a.labels, b.labels, strict=True)
     )
+
+
+def _original_order(run: Run) -> np.ndarray:
+    """Labels by ascending original class index."""
+    return np.argsort(run.record.stream.class_order)
+
+
+def _known_mean(tables: Sequence) -> np.ndarray:
+    """Mean over tables of one shape of what is not NaN; NaN where nothing is."""
+    return np.ma.masked_invalid(np.array(tables, dtype=float)).mean(axis=0).filled(np.nan)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pilot_tal.results.display import exact
+import pandas as pd
+
 from pilot_tal.results.groups import Group, Variant
 
 _MOST_SHOWN = 6  # variants in plots of single variants; above, a grid is shown by one of its variants there
@@ -10,19 +11,10 @@ _MOST_SHOWN = 6  # variants in plots of single variants; above, a grid is shown 
 
 @dataclass(frozen=True)
 class Grid:
-    """Variants that differ in options of their loss only; `values` of each option that varies, fewest values first."""
+    """Variants that differ in options of their loss only; `options` are the names of those that vary."""
 
     variants: list[Variant]
-    values: dict[str, list[str]]
-
-    def best(self, metric: str) -> Variant | None:
-        """The variant with the highest mean: chosen after the fact, on the test images."""
-        means = {i: exact(found.mean) for i, variant in enumerate(self.variants) if (found := variant.spread(metric))}
-        return self.variants[max(means, key=lambda i: (means[i], -i))] if means else None
-
-    def variant(self, **wanted: str) -> Variant | None:
-        """The variant with these values of the options."""
-        return next((variant for variant in self.variants if wanted.items() <= dict(variant.own).items()), None)
+    options: list[str]
 
 
 def grids(group: Group) -> list[Grid]:
@@ -32,12 +24,16 @@ def grids(group: Group) -> list[Grid]:
         alike.setdefault((variant.engine, variant.shared, variant.loss), []).append(variant)
     found = []
     for variants in (variants for variants in alike.values() if len(variants) > 1):
-        values: dict[str, set[str]] = {}
-        for name in (name for variant in variants for name, _ in variant.own):
-            values[name] = {dict(variant.own).get(name, "null") for variant in variants}
-        varied = {name: sorted(texts, key=_value_order) for name, texts in values.items() if len(texts) > 1}
-        found.append(Grid(variants, dict(sorted(varied.items(), key=lambda item: len(item[1])))))
+        names = dict.fromkeys(name for variant in variants for name, _ in variant.own)
+        options = [name for name in names if len({option(variant, name) for variant in variants}) > 1]
+        order = {variant: [_value_order(option(variant, name)) for name in options] for variant in variants}
+        found.append(Grid(sorted(variants, key=lambda variant: order[variant]), options))
     return found
+
+
+def option(variant: Variant, name: str) -> str:
+    """The value of an option of the variant's loss; a dash where it has none."""
+    return dict(variant.own).get(name, "–")
 
 
 def featured_variants(group: Group) -> list[Variant]:
@@ -47,14 +43,12 @@ def featured_variants(group: Group) -> list[Variant]:
         return variants
     hidden: set[Variant] = set()
     for grid in grids(group):
-        usual = (variant for variant in grid.variants if not variant.record.changed.keys() & grid.values.keys())
+        usual = (variant for variant in grid.variants if not variant.record.changed.keys() & {*grid.options})
         hidden |= {*grid.variants} - {next(usual, grid.variants[0])}
     return [variant for variant in variants if variant not in hidden]
 
 
 def _value_order(text: str) -> tuple:
     """Numbers by size, then words."""
-    try:
-        return (0, float(text), text)
-    except ValueError:
-        return (1, 0.0, text)
+    number = pd.to_numeric(text, errors="coerce")
+    return (pd.isna(number), 0.0 if pd.isna(number) else number, text)

@@ -42,7 +42,6 @@ function makeSortable(table) {
       if (turn) head.setAttribute("aria-sort", turn);
       const sign = turn === "descending" ? -1 : 1;
       body.append(...(turn ? [...original].sort((a, b) => compare(values.get(a), values.get(b), sign)) : original));
-      table.classList.toggle("sorted", turn !== null);
     });
   });
 }

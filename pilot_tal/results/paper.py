@@ -1,10 +1,11 @@
 """The paper's numbers with pretrained models, and what differs from its setting."""
 
-import csv
 import json
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
+
+import pandas as pd
 
 from data_lt import CARDS, read_manifest
 from data_lt.options import DataOptions
@@ -27,14 +28,9 @@ class PaperNumbers:
 @cache
 def paper_table() -> dict[tuple[str, str, int, str], PaperNumbers]:
     """(method, dataset, tasks, loss) → the paper's numbers."""
-    text = (files("pilot_tal.results") / "paper_ptm_table.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return {
-        (row["method"], row["dataset"], int(row["tasks"]), row["loss"]): PaperNumbers(
-            float(row["a_mean"]) / 100, float(row["a_tail"]) / 100
-        )
-        for row in rows
-    }
+    with (files("pilot_tal.results") / "paper_ptm_table.csv").open(encoding="utf-8") as file:
+        table = pd.read_csv(file, comment="#").set_index(["method", "dataset", "tasks", "loss"])
+    return {key: PaperNumbers(a_mean / 100, a_tail / 100) for key, a_mean, a_tail in table.itertuples()}
 
 
 def method_place(group: Group) -> tuple:
@@ -69,7 +65,7 @@ def _other_settings(group: Group, variant: Variant) -> list[str]:
     other_split = checksum is not None and checksum != _shipped_checksum(group.dataset)
     skipped = {*OF_GROUP, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
     found = [
-        f"{name} {_shown(value)}" + ("" if default is None else f" instead of {_shown(default)}")
+        f"{name} {_plain(value)}" + ("" if default is None else f" instead of {_plain(default)}")
         for name, (value, default) in changed.items()
         if name not in skipped
     ]
@@ -82,24 +78,16 @@ def _shipped_checksum(dataset: str) -> str:
     return read_manifest(dataset).checksum
 
 
-def _shown(value: object) -> str:
+def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def in_paper(group: Group) -> bool:
-    """Whether the paper's table has this dataset, method and number of tasks."""
-    return (group.method, group.dataset, len(group.task_sizes), "ce") in paper_table()
+def table_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
+    """The paper's numbers for this dataset, method, number of tasks and loss, whatever the other settings."""
+    return paper_table().get((group.method, group.dataset, len(group.task_sizes), variant.loss))
 
 
 def paper_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
-    """The paper's numbers for this variant; None where it has none or the group is not the paper's."""
-    return _table_numbers(group, variant) if in_paper(group) and not departures(group, variant) else None
-
-
-def paper_variants(group: Group) -> list[Variant]:
-    """The finished variants for whose loss the paper has numbers in this dataset, method and number of tasks."""
-    return [variant for variant in group.finished_variants() if in_paper(group) and _table_numbers(group, variant)]
-
-
-def _table_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
-    return paper_table().get((group.method, group.dataset, len(group.task_sizes), variant.loss))
+    """The paper's numbers for this variant; None where it has none or the setting is not the paper's."""
+    found = table_numbers(group, variant)
+    return found if found and not departures(group, variant) else None

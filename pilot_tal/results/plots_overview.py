@@ -1,18 +1,20 @@
-"""Plots over groups: A_Mean against A_Tail, and changes against the baseline."""
+"""Plots over variants and groups: A_Mean against A_Tail, changes against the baseline, options of a loss."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+import numpy as np
 
-from pilot_tal.metrics import DEFINITIONS, mean_interval
+from pilot_tal.metrics import DEFINITIONS, Difference, mean_interval
 from pilot_tal.results.display import shorten, slug
-from pilot_tal.results.drawing import INK, Plot, figure, legend
+from pilot_tal.results.drawing import INK, MARKERS, Plot, figure, legend
 from pilot_tal.results.groups import Group, Variant
+from pilot_tal.results.options import Grid, grids, option
 from pilot_tal.results.study import Study
 
 _MOST_ROWS, _MOST_PLACES = 40, 6
-_MARKERS = "os^DvP*X<>hp"
+_Point = tuple[Variant, str, str | None]
+"""A variant with its marker and its label in the legend."""
 
 
 def study_plots(study: Study) -> Iterator[Plot]:
@@ -22,36 +24,35 @@ def study_plots(study: Study) -> Iterator[Plot]:
         places.setdefault((group.dataset_title, group.tasks_title, group.task_sizes), []).append(group)
     for turn, ((dataset, tasks, _), groups) in enumerate(places.items()):
         if turn < _MOST_PLACES and len(groups) > 1:
-            yield _methods_tradeoff(f"tradeoff-{turn + 1}", f"{dataset}, {tasks}", groups)
+            markers = dict(zip(dict.fromkeys(group.method_title for group in groups), 10 * MARKERS, strict=False))
+            found = [(markers[g.method_title], v) for g in groups for v in g.finished_variants() if v.counts]
+            colours = dict.fromkeys((variant.loss_title, variant.colour) for _, variant in found)
+            keys = [(title, "s", colour) for title, colour in colours]
+            keys += [(title, marker, INK) for title, marker in markers.items()]
+            points: list[_Point] = [(variant, marker, None) for marker, variant in found]
+            yield _tradeoff(f"tradeoff-{turn + 1}", f"A_Mean against A_Tail: {dataset}, {tasks}", points, keys)
     for metric in ("a_tail", "a_mean"):
         yield from _changes(study, metric)
 
 
 def group_tradeoff(group: Group) -> Plot:
     """A_Mean against A_Tail of the variants and references of one group."""
-    shown, (axes,) = figure(3.4)
-    for turn, variant in enumerate(group.finished_variants()):
-        _point(axes, variant, _MARKERS[turn % len(_MARKERS)], shorten(variant.label, 36))
-    for turn, reference in enumerate(group.references):
-        _point(axes, reference.variant, "XP*hp8"[turn % 6], shorten(reference.title, 36))
-    return _tradeoff("tradeoff", "A_Mean against A_Tail", shown, axes)
+    own = len(group.finished_variants())
+    markers = [(MARKERS * 10)[i] if i < own else ("XP*hp8" * 10)[i - own] for i in range(len(group.rows()))]
+    points = [(variant, marker, label) for (label, variant), marker in zip(group.rows(), markers, strict=True)]
+    return _tradeoff("tradeoff", "A_Mean against A_Tail", points)
 
 
-def _methods_tradeoff(name: str, where: str, groups: Sequence[Group]) -> Plot:
-    shown, (axes,) = figure(4.2)
-    methods = list(dict.fromkeys(group.method_title for group in groups))
-    for group in groups:
-        for variant in (variant for variant in group.finished_variants() if variant.counts):
-            _point(axes, variant, _MARKERS[methods.index(group.method_title) % len(_MARKERS)])
-    variants = [variant for group in groups for variant in group.finished_variants() if variant.counts]
-    for title, colour in dict.fromkeys((variant.loss_title, variant.colour) for variant in variants):
-        axes.plot([], [], "s", color=colour, label=shorten(title, 24))
-    for turn, method in enumerate(methods):
-        axes.plot([], [], _MARKERS[turn % len(_MARKERS)], color=INK, fillstyle="none", label=shorten(method, 24))
-    return _tradeoff(name, f"A_Mean against A_Tail: {where}", shown, axes)
-
-
-def _tradeoff(name: str, title: str, shown: Figure, axes: Axes) -> Plot:
+def _tradeoff(name: str, title: str, points: Sequence[_Point], keys: Sequence[tuple[str, str, str]] = ()) -> Plot:
+    """The means of every variant, with a bar for the interval of each; `keys` are further entries of the legend."""
+    shown, (axes,) = figure(4.2 if keys else 3.4)
+    for variant, marker, label in points:
+        (x, left, right), (y, low, high) = (_interval(variant, key) for key in ("a_mean", "a_tail"))
+        axes.plot([left, right], [y, y], color=variant.colour, linewidth=1, alpha=0.6)
+        axes.plot([x, x], [low, high], color=variant.colour, linewidth=1, alpha=0.6)
+        axes.plot(x, y, marker, color=variant.colour, markersize=7, label=label and shorten(label))
+    for text, marker, colour in keys:
+        axes.plot([], [], marker, color=colour, fillstyle="none" if colour == INK else "full", label=shorten(text, 24))
     axes.set(xlabel="A_Mean, %", ylabel="A_Tail, %")
     axes.grid(axis="x", visible=True)
     legend(shown, axes)
@@ -59,44 +60,31 @@ def _tradeoff(name: str, title: str, shown: Figure, axes: Axes) -> Plot:
     return Plot(name, title, caption, shown)
 
 
-def _point(axes: Axes, variant: Variant, marker: str, label: str | None = None) -> None:
-    """A variant's means, with a bar for the interval of each."""
-    found = [mean_interval([*values.values()]) for key in ("a_mean", "a_tail") if (values := variant.values(key))]
-    if len(found) < 2:
-        return
-    across, along = found
-    for place, bar in (("x", across), ("y", along)):
-        if bar.low is not None and bar.high is not None:
-            ends = [100 * bar.low, 100 * bar.high]
-            line = (ends, [100 * along.mean] * 2) if place == "x" else ([100 * across.mean] * 2, ends)
-            axes.plot(*line, color=variant.colour, linewidth=1, alpha=0.6)
-    axes.plot(
-        100 * across.mean,
-        100 * along.mean,
-        marker=marker,
-        linestyle="",
-        color=variant.colour,
-        markersize=7,
-        label=label,
-    )
+def _interval(variant: Variant, metric: str) -> np.ndarray:
+    values = [*variant.values(metric).values()]
+    return _percents(mean_interval(values) if values else None)
+
+
+def _percents(found: Difference | None) -> np.ndarray:
+    """Mean and ends of its interval in percent; NaN where there is none."""
+    return 100 * np.array([found.mean, found.low, found.high] if found else [None] * 3, dtype=float)
 
 
 def _changes(study: Study, metric: str) -> Iterator[Plot]:
     """Change against the baseline with its interval, a row per variant; none where nothing is compared."""
     cases = [
-        (group, variant, difference)
+        (group, variant, _percents(found))
         for group in study.finished
         for variant in group.compared_variants()
-        if variant.counts and (difference := group.difference(variant, metric)) is not None
+        if variant.counts and (found := group.difference(variant, metric)) is not None
     ]
     if not 0 < len(cases) <= _MOST_ROWS:
         return
     base = cases[0][0].baseline_title
     shown, (axes,) = figure(1.0 + 0.5 * len(cases))
-    for row, (_, variant, found) in enumerate(cases):
-        if found.low is not None and found.high is not None:
-            axes.plot([100 * found.low, 100 * found.high], [row, row], color=variant.colour, linewidth=2.5)
-        axes.plot(100 * found.mean, row, "o", color=variant.colour, markersize=6)
+    for row, (_, variant, (mean, low, high)) in enumerate(cases):
+        axes.plot([low, high], [row, row], color=variant.colour, linewidth=2.5)
+        axes.plot(mean, row, "o", color=variant.colour, markersize=6)
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(cases)), [_row_name(group, variant.label) for group, variant, _ in cases], fontsize=9)
     axes.set(ylim=(len(cases) - 0.5, -0.5), xlabel=f"points against {base}")
@@ -108,7 +96,41 @@ def _changes(study: Study, metric: str) -> Iterator[Plot]:
 
 def _row_name(group: Group, label: str) -> str:
     """Two lines; the method is in the second where a note on the data fills the first."""
-    rest = " · ".join((group.tasks_title, group.fidelity, label))
-    if group.data_note:
-        return f"{shorten(group.dataset_title, 36)}\n{shorten(f'{group.method_title} · {rest}', 40)}"
-    return f"{shorten(f'{group.dataset_title} · {group.method_title}', 32)}\n{shorten(rest, 40)}"
+    names = [group.dataset_title, group.method_title, group.tasks_title, group.fidelity, label]
+    first = 1 if group.data_note else 2
+    return f"{shorten(' · '.join(names[:first]))}\n{shorten(' · '.join(names[first:]), 40)}"
+
+
+def options_plots(group: Group) -> Iterator[Plot]:
+    """The grids of a group over one option; for more there is the table."""
+    for index, grid in enumerate(grids(group), 1):
+        if len(grid.options) == 1:
+            yield _curve(group, grid, slug(f"options-{grid.variants[0].loss}-{index}"))
+
+
+def _curve(group: Group, grid: Grid, name: str) -> Plot:
+    """The metrics over the values of one option, with the baseline as a line."""
+    values = {option(variant, grid.options[0]): variant for variant in grid.variants}
+    first, base = grid.variants[0], group.baseline(grid.variants[0])
+    shown, panels = figure(4.4, rows=2, sharex=True)
+    for axes, metric in zip(panels, ("a_mean", "a_tail"), strict=True):
+        means = [_interval(variant, metric)[0] for variant in values.values()]
+        ends = np.array([_percents(group.difference(variant, metric))[1:] for variant in values.values()])
+        look: dict[str, Any] = {
+            "color": first.colour,
+            "marker": "o",
+            "capsize": 3,
+            "label": f"{first.loss_title}, 95 % interval",
+        }
+        axes.errorbar(range(len(values)), means, np.nan_to_num(np.ptp(ends, axis=1) / 2), **look)
+        if base is not None and base.runs:
+            axes.axhline(_interval(base, metric)[0], color=base.colour, linestyle="--", label=group.baseline_title)
+        axes.set_ylabel(f"{DEFINITIONS[metric][0]}, %")
+    panels[-1].set(xlabel=grid.options[0], xlim=(-0.5, len(values) - 0.5))
+    panels[-1].set_xticks(range(len(values)), values)
+    legend(shown, panels[0])
+    caption = (
+        f"Means over seeds; bars are the interval of the change against {group.baseline_title}, paired by seed. "
+        "The best value is chosen on the test images, so part of its lead is luck."
+    )
+    return Plot(name, f"{first.loss_title} over {grid.options[0]}", caption, shown)

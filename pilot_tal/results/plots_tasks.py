@@ -1,14 +1,16 @@
-"""Plots over the tasks: accuracy after each, over all classes and over parts of them, and task × task matrices."""
+"""Plots over tasks and epochs: accuracy after each task, precision and recall, training loss, TAL's state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
 
-from pilot_tal.results.display import shorten
-from pilot_tal.results.drawing import Plot, draw_cells, figure, legend, reference_style, variant_style
+from pilot_tal.metrics import tail_classes
+from pilot_tal.results.drawing import INK, Plot, figure, heatmap, legend, reference_style, variant_style
 from pilot_tal.results.groups import Group, Variant
+from pilot_tal.results.training import TaskState, epoch_losses, read_states
 
 _NUMBERED_UP_TO = 12  # tasks; more leave no room for a number in each cell
 PARTS = {
@@ -22,27 +24,31 @@ PARTS = {
 def after_task(group: Group, variants: Sequence[Variant]) -> Plot:
     """Accuracy on all, tail, old and new classes after each task, with references as thin lines."""
     shown, panels = figure(6.6, rows=len(PARTS), sharex=True)
+    tasks = np.arange(1, len(group.task_sizes) + 1)
     for axes, (metric, name) in zip(panels, PARTS.items(), strict=True):
         for index, variant in enumerate(variants):
-            _line(axes, variant, metric, 0.06 * (index - (len(variants) - 1) / 2), variants)
+            runs = np.array([variant.runs[seed].metrics[metric] for seed in variant.seeds], dtype=float)
+            bars = 100 * runs.std(axis=0, ddof=1) if len(runs) > 1 else None
+            look = {"capsize": 3, "markersize": 4, **variant_style(variant, variants)}
+            shift = 0.06 * (index - (len(variants) - 1) / 2)  # so that bars do not hide each other
+            axes.errorbar(tasks + shift, 100 * variant.mean_over_seeds(metric), bars, **look)
         for turn, reference in enumerate(group.references):
             values = 100 * reference.variant.mean_over_seeds(metric)
-            look = {"label": shorten(reference.title, 36), **reference_style(turn)}
             if not reference.joint:
-                axes.plot(np.arange(1, len(values) + 1), values, **look)
+                axes.plot(tasks, values, **reference_style(reference, turn))
             elif metric == "accuracy_after_task":
-                axes.axhline(values[-1], **look)
+                axes.axhline(values[-1], **reference_style(reference, turn))
         axes.set_ylabel(f"{name}, %")
         axes.margins(y=0.12)
-    panels[-1].set_xlabel("after task")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    _count_along(panels[-1], "after task")
     legend(shown, panels[0])
+    joint = any(reference.joint for reference in group.references)
     caption = (
         "Mean over seeds, bars are one standard deviation. All: images of all classes seen; its mean over tasks is "
         "A_Avg. Tail: mean accuracy of its classes seen by then. Old: images of the classes of earlier tasks. New: "
         "images of the classes just learned. Thin lines are references"
+        f"{'; joint is the same method with all classes in one task' if joint else ''}."
     )
-    caption += "; joint is the same method with all classes in one task." if _has_joint(group) else "."
     return Plot("after-task", "Accuracy after each task", caption, shown)
 
 
@@ -51,27 +57,104 @@ def task_matrix(variant: Variant) -> Plot:
     matrix = 100 * variant.mean_over_seeds("task_matrix")
     tasks = len(matrix)
     shown, (axes,) = figure(4.0 if tasks > 2 else 3.0)
-    texts = [[f"{value:.0f}" for value in row] for row in matrix] if tasks <= _NUMBERED_UP_TO else []
-    draw_cells(axes, matrix, "cividis", (0, 100), texts)
+    heatmap(axes, matrix, Normalize(0, 100))
+    for row, column in np.argwhere(~np.isnan(matrix)) if tasks <= _NUMBERED_UP_TO else ():
+        value, ink = matrix[row, column], "#000000" if matrix[row, column] > 55 else "#ffffff"
+        axes.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=10)
     places, step = np.arange(tasks) + 0.5, 1 if tasks <= 20 else 5
-    axes.set_xticks(places[::step], np.arange(1, tasks + 1)[::step])
-    axes.set_yticks(places[::step], np.arange(1, tasks + 1)[::step])
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(places[::step], np.arange(1, tasks + 1)[::step])
     axes.set(xlabel="classes of task", ylabel="after task")
     caption = "Accuracy in percent on the classes of a task (column) after each task (row), mean over seeds."
     return Plot(f"task-matrix-{variant.slug}", f"Task × task: {variant.label}", caption, shown)
 
 
-def _line(axes: Axes, variant: Variant, metric: str, shift: float, variants: Sequence[Variant]) -> None:
-    """A variant's line, with a bar where several seeds have the metric; `shift` keeps bars from hiding each other."""
-    runs = 100 * np.array([variant.runs[seed].metrics[metric] for seed in variant.seeds], dtype=float)
-    complete = ~np.isnan(runs).any(axis=0)
-    bars = np.full(runs.shape[1], np.nan)
-    if len(runs) > 1:
-        bars[complete] = runs[:, complete].std(axis=0, ddof=1)
-    look = {"label": shorten(variant.label, 36), "capsize": 3, "markersize": 4, **variant_style(variant, variants)}
-    tasks = np.arange(1, runs.shape[1] + 1) + shift
-    axes.errorbar(tasks, 100 * variant.mean_over_seeds(metric), bars if len(runs) > 1 else None, **look)
+def precision_recall_by_task(group: Group, variants: Sequence[Variant]) -> Plot:
+    """Mean precision minus recall of the classes of each task after the last one."""
+    shown, (axes,) = figure(2.9)
+    for variant in variants:
+        gaps = []
+        for run in variant.runs.values():
+            precision, recall = (np.array(run.metrics["per_class"][k], dtype=float) for k in ("precision", "accuracy"))
+            parts = np.split(np.ma.masked_invalid(precision - recall), np.cumsum(group.task_sizes)[:-1])
+            gaps.append([100 * float(np.ma.filled(part.mean(), np.nan)) for part in parts])
+        axes.plot(np.arange(1, len(gaps[0]) + 1), np.mean(gaps, axis=0), **variant_style(variant, variants))
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_ylabel("precision − recall, points")
+    _count_along(axes, "task in which the class was learned")
+    legend(shown, axes)
+    caption = (
+        "After the last task, mean over the classes of a task. Above 0 its classes are predicted too rarely, "
+        "below 0 too often. The paper sees old classes above and new ones below."
+    )
+    return Plot("precision-recall-by-task", "Precision minus recall, by task", caption, shown)
 
 
-def _has_joint(group: Group) -> bool:
-    return any(reference.joint for reference in group.references)
+def loss_curves(variants: Sequence[Variant]) -> Iterator[Plot]:
+    """Training loss per epoch, all tasks in a row; none where no run logged its steps."""
+    curves: dict[Variant, list[np.ndarray]] = {}
+    for variant in variants:
+        runs = [losses for run in variant.runs.values() if (losses := epoch_losses(run))]
+        same = [run for run in runs if [*map(len, run)] == [*map(len, runs[0])]]
+        if same:
+            curves[variant] = [np.mean(task, axis=0) for task in zip(*same, strict=True)]
+    if not curves:
+        return
+    shown, (axes,) = figure(2.9)
+    for variant, tasks in curves.items():
+        look = {**variant_style(variant, [*curves]), "markersize": 3}
+        for stop, means in zip(np.cumsum([*map(len, tasks)]), tasks, strict=True):
+            axes.plot(np.arange(stop - len(means) + 1, stop + 1), means, **look)
+            look["label"] = None
+    for bound in np.cumsum([*map(len, next(iter(curves.values())))])[:-1]:
+        axes.axvline(bound + 0.5, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
+    axes.set(ylabel="training loss", ylim=(min(0, axes.get_ylim()[0]), None))
+    _count_along(axes, "epoch")
+    legend(shown, axes)
+    caption = "Mean over the steps of an epoch and over seeds; dotted lines separate tasks. Losses differ in scale."
+    yield Plot("training-loss", "Training loss", caption, shown)
+
+
+def tal_over_steps(variants: Sequence[Variant]) -> Iterator[Plot]:
+    """Q and α·w for head and tail classes, a plot for each TAL variant that logged them."""
+    for variant in (variant for variant in variants if variant.loss.startswith("tal")):
+        seed = variant.seeds[0]
+        states = read_states(variant.runs[seed])
+        if states:
+            ends = ", ".join(f"{state.weights[-1].mean():.2f}" for state in states)
+            caption = (
+                f"Seed {seed}. Lines are means over the classes of a part, bands reach from the smallest to the "
+                "largest; dotted lines start a task. At α·w = 1 negatives weigh as in CE. Mean α·w over all classes "
+                f"at the end of each task: {ends}."
+            )
+            yield _tal_plot(variant, seed, states, caption)
+
+
+def _tal_plot(variant: Variant, seed: int, states: list[TaskState], caption: str) -> Plot:
+    stream = variant.runs[seed].record.stream
+    in_tail = np.isin(np.arange(len(stream.class_order)), tail_classes(stream.train_counts, stream.class_order))
+    shown, panels = figure(4.6, rows=2, sharex=True)
+    for axes, what in zip(panels, ("q", "weights"), strict=True):
+        for state in states:
+            axes.axvline(state.start, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
+        for name, wanted, ink, line in (("head", False, INK, "-"), ("tail", True, variant.colour, "--")):
+            label: str | None = f"{name} classes"
+            for state in states:
+                values = getattr(state, what)[:, in_tail[state.labels] == wanted]
+                if values.shape[1]:
+                    axes.fill_between(state.steps, values.min(1), values.max(1), color=ink, alpha=0.15, linewidth=0)
+                    marker = "o" if len(values) == 1 else None  # no line shows a task of one step
+                    axes.plot(state.steps, values.mean(1), line, color=ink, label=label, marker=marker, markersize=3)
+                    label = None
+    panels[0].set_ylabel("Q")
+    panels[1].set(ylabel="α·w", xlabel="step")
+    panels[1].axhline(1, color=INK, linewidth=1, alpha=0.6, label="α·w = 1")
+    for axes in panels:  # after all is drawn, so that the upper end includes the line
+        axes.set_ylim(bottom=0)
+    legend(shown, panels[1])
+    return Plot(f"tal-state-{variant.slug}", f"Q and α·w over the steps: {variant.label}", caption, shown)
+
+
+def _count_along(axes: Axes, title: str) -> None:
+    axes.set_xlabel(title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,18 +1,17 @@
-"""`Study`: several runs as tables, differences and a report."""
+"""`Study`: several runs as tables (pandas), differences and a report."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from data_lt.errors import UserError
-from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.record.run_dir import Run
-from pilot_tal.results.frames import class_frame, difference_frame, failures, run_frame
+from pilot_tal.metrics import DEFINITIONS, tail_classes
+from pilot_tal.record.run_dir import ERROR, Run
 from pilot_tal.results.groups import Group
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pilot_tal.results.findings import Finding
 
 
@@ -51,15 +50,46 @@ class Study:
     @property
     def failed(self) -> dict[str, str]:
         """Name of each failed run and why it failed."""
-        return failures(self.unfinished)
+        files = [run.path / ERROR for run in self.unfinished]
+        texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()}
+        return {file.parent.name: (text.splitlines() or ["failed"])[0][:400] for file, text in texts.items()}
 
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> pd.DataFrame:
         """One row per finished run: method, dataset, loss, seed, every setting that varies, and every metric."""
-        return run_frame(self.runs)
+        names = [_names(run) for run in self.runs]
+        settings = [_settings(run) for run in self.runs]
+        varying = [
+            key
+            for key in dict.fromkeys(key for found in settings for key in found)
+            if len({repr(found[key]) for found in settings if key in found}) > 1
+        ]
+        return pd.DataFrame(
+            {
+                **name,
+                **{key: found.get(key) for key in varying},
+                **{key: run.metrics.get(key) for key in DEFINITIONS},
+                "run": run.path.name,
+            }
+            for name, found, run in zip(names, settings, self.runs, strict=True)
+        )
 
-    def per_class(self) -> "pd.DataFrame":
-        """One row per run and class: name, training images, head or tail, accuracy, precision."""
-        return class_frame(self.runs)
+    def per_class(self) -> pd.DataFrame:
+        """One row per run and class, in the order of its training: training images, part, accuracy, precision."""
+        tables = []
+        for run in self.runs:
+            stream, found = run.record.stream, run.metrics["per_class"]
+            tail = set(tail_classes(stream.train_counts, stream.class_order).tolist())
+            columns = {
+                **_names(run),
+                "class": stream.class_names,
+                "training_images": stream.train_counts,
+                "part": ["tail" if label in tail else "head" for label in range(len(stream.class_order))],
+                "accuracy": found["accuracy"],
+                "precision": found["precision"],
+                "run": run.path.name,
+            }
+            tables.append(pd.DataFrame(columns))
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def with_baseline(self, loss: str) -> "Study":
         """The same study, with every loss compared with `loss`.
@@ -73,7 +103,7 @@ class Study:
             raise UserError(f"no run was trained with the baseline {loss!r}; losses of this study: {known}")
         return replace(self, groups=[replace(group, baseline_loss=loss) for group in self.groups])
 
-    def differences(self, baseline: str | None = None) -> "pd.DataFrame":
+    def differences(self, baseline: str | None = None) -> pd.DataFrame:
         """Each variant minus the variant with the loss `baseline` and otherwise the same settings.
 
         Args:
@@ -86,7 +116,16 @@ class Study:
         Raises:
             UserError: no finished run was trained with that loss.
         """
-        return difference_frame(self.with_baseline(baseline or self.baseline).groups)
+        columns = ["dataset", "method", "tasks", "fidelity", "loss", "options", "baseline"]
+        rows = [
+            (group.dataset, group.method, len(group.task_sizes), group.fidelity, variant.loss, variant.label,
+             group.baseline_loss, metric, found.mean, found.low, found.high, found.n)
+            for group in self.with_baseline(baseline or self.baseline).groups
+            for variant in group.compared_variants()
+            for metric in DEFINITIONS
+            if (found := group.difference(variant, metric)) is not None
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=[*columns, "metric", "mean", "low", "high", "n"])
 
     def report(self, folder: str | Path = "report", plots: bool = False) -> Path:
         """Write the report; return the path of its overview page.
@@ -99,11 +138,12 @@ class Study:
 
         return build_report(self, folder, plots=plots)
 
-    def _summary(self) -> "pd.DataFrame":
+    def _summary(self) -> pd.DataFrame:
         frame = self.frame()
         keys = [key for key in frame.columns if key not in ("seed", "run") and key not in DEFINITIONS]
-        table = frame.groupby(keys, sort=False, dropna=False)[["a_mean", "a_tail", "a_head"]].mean()
-        return (100 * table).round(1).assign(runs=frame.groupby(keys, sort=False, dropna=False).size()).reset_index()
+        groups = frame.groupby(keys, sort=False, dropna=False)
+        table = (100 * groups[["a_mean", "a_tail", "a_head"]].mean()).round(1)
+        return table.assign(runs=groups.size()).reset_index()
 
     def __repr__(self) -> str:
         head = f"Study of {len(self.runs)} finished and {len(self.unfinished)} unfinished runs"
@@ -112,3 +152,24 @@ class Study:
     def _repr_html_(self) -> str:
         head = f"<p>{len(self.runs)} finished and {len(self.unfinished)} unfinished runs</p>"
         return head + (self._summary().to_html(index=False) if self.runs else "")
+
+
+def _names(run: Run) -> dict:
+    record = run.record
+    return {
+        "method": record.method.name,
+        "dataset": record.data.name,
+        "loss": record.loss.name,
+        "seed": record.seed,
+    }
+
+
+def _settings(run: Run) -> dict:
+    record = run.record
+    return {
+        "engine": record.engine.name,
+        "fidelity": record.method.fidelity,
+        "task_sizes": "+".join(map(str, record.stream.task_sizes)),
+        **record.conditions(),
+        **{f"{record.loss.name}.{key}": value for key, value in record.loss.options.items()},
+    }

@@ -8,14 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pilot_tal.results.display import percent, with_deviation, with_interval
+from pilot_tal.results.display import percent
 from pilot_tal.results.findings import group_findings, headline, study_findings
+from pilot_tal.results.formats import difference_cell, spread_cell
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.groups import Group, Variant
+from pilot_tal.results.groups import Group
 from pilot_tal.results.paper import paper_numbers
 from pilot_tal.results.study import Study
-
-_LEVELS = ("a_mean", "a_tail", "a_head")
 
 
 def print_summary(runs: Study | Iterable[str | Path], console: Console | None = None) -> None:
@@ -38,21 +37,18 @@ def print_summary(runs: Study | Iterable[str | Path], console: Console | None = 
 def _table(group: Group) -> Table:
     """Names are passed as `Text`, because brackets in them are not markup."""
     table = Table(title=Text(group.title), box=box.SIMPLE_HEAD, title_justify="left")
-    papers = [paper_numbers(group, variant) for variant in group.finished_variants()]
-    table.add_column("Loss")
+    papers = {variant: paper_numbers(group, variant) for variant in group.finished_variants()}
     columns = ["Seeds", "A_Mean", "A_Tail", "A_Head", f"A_Tail − {group.baseline_title} (95 %)"]
-    for name in [*columns, "Paper A_Mean", "Paper A_Tail"] if any(papers) else columns:
+    columns += ["Paper A_Mean", "Paper A_Tail"] if any(papers.values()) else []
+    table.add_column("Loss")
+    for name in columns:
         table.add_column(name, justify="right")
-    for variant, paper in zip(group.finished_variants(), papers, strict=True):
-        found = group.difference(variant, "a_tail")
-        row = [*_levels(variant), with_interval(found, 1) if found else ""]
-        row += [percent(paper.a_mean, 1), percent(paper.a_tail, 1)] if paper else []
-        table.add_row(Text(variant.label), *row)
-    for reference in group.references:
-        table.add_row(Text(reference.title), *_levels(reference.variant), style="dim")
+    for label, variant in group.rows():
+        cells = [spread_cell(variant.spread(key), digits=1) for key in ("a_mean", "a_tail", "a_head")]
+        found = group.difference(variant, "a_tail") if variant in papers else None
+        cells += [difference_cell(found, 1)] if found else []
+        row = [f"{cell.text} {cell.detail}".strip() for cell in cells] + ([] if found else [""])
+        if paper := papers.get(variant):
+            row += [percent(paper.a_mean, 1), percent(paper.a_tail, 1)]
+        table.add_row(Text(label), str(len(variant.seeds)), *row, style=None if variant in papers else "dim")
     return table
-
-
-def _levels(variant: Variant) -> list[str]:
-    found = [variant.spread(key) for key in _LEVELS]
-    return [str(len(variant.seeds)), *("–" if spread is None else with_deviation(spread, 1) for spread in found)]

@@ -9,18 +9,10 @@ from pilot_tal.metrics import AFTER_TASK, DEFINITIONS
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.record.states import state_of
 from pilot_tal.results.conditions import caption
-from pilot_tal.results.display import clean
-from pilot_tal.results.formats import (
-    Cell,
-    Table,
-    difference_cell,
-    make_frame,
-    percent_cell,
-    points_cell,
-    spread_cell,
-)
+from pilot_tal.results.display import clean, points
+from pilot_tal.results.formats import Cell, Table, difference_cell, make_frame, percent_cell, spread_cell
 from pilot_tal.results.groups import Group, Variant, winner
-from pilot_tal.results.options import grids
+from pilot_tal.results.options import grids, option
 from pilot_tal.results.paper import method_place, paper_numbers
 from pilot_tal.results.study import Study
 
@@ -47,15 +39,14 @@ def overview_table(study: Study) -> Table:
     }
     rows: list[list[Any]] = []
     for (group, variant), paper in zip(cases, papers, strict=True):
-        names = (group.dataset_title, group.method_title, len(group.task_sizes), group.fidelity)
-        row: list[Any] = [*names, variant.label, len(variant.seeds)]
+        row: list[Any] = [group.dataset_title, group.method_title, len(group.task_sizes), group.fidelity]
+        row += [variant.label, len(variant.seeds)]
         row += [spread_cell(variant.spread(key), winners[_place(group), key] is variant) for key in keys]
         row += [difference_cell(group.difference(variant, key)) for key in _COMPARED]
-        if any(papers):
-            row += [percent_cell(getattr(paper, key) if paper else None) for key in _COMPARED]
+        row += [percent_cell(getattr(paper, key, None)) for key in _COMPARED] if any(papers) else []
         rows.append(row)
     title = "All groups: mean ± standard deviation over seeds, percent; bold is the best of a dataset and its tasks"
-    return Table("overview", title, make_frame(columns, rows), 6, blocks=4, conditions=caption(study.finished))
+    return Table("overview", title, make_frame(columns, rows), 6, conditions=caption(study.finished))
 
 
 def paper_layout_table(study: Study) -> Table:
@@ -81,7 +72,7 @@ def paper_layout_table(study: Study) -> Table:
     title = "Accuracy over all classes and over the tail, percent, means over seeds; bold is the best of a method"
     title += ", underlined the best of all" if tops else ""
     columns: list[str | tuple[str, ...]] = [("Method",), *((*titles[place], _name(key)) for place, key in keys)]
-    return Table("paper_layout", title, make_frame(columns, cells), blocks=0, conditions=caption(study.finished))
+    return Table("paper_layout", title, make_frame(columns, cells), conditions=caption(study.finished))
 
 
 def metrics_table(group: Group) -> Table:
@@ -95,7 +86,7 @@ def metrics_table(group: Group) -> Table:
     ]
     title = f"{group.title}: mean ± standard deviation over seeds, percent"
     frame = make_frame(["Loss", "Seeds", *map(_name, keys)], cells)
-    return Table(f"metrics-{group.slug}", title, frame, 2, blocks=0, conditions=caption([group]))
+    return Table(f"metrics-{group.slug}", title, frame, 2, conditions=caption([group]))
 
 
 def changes_table(group: Group) -> Table | None:
@@ -109,7 +100,7 @@ def changes_table(group: Group) -> Table | None:
         return None
     title = f"{group.title}: change against {base}, points, mean over shared seeds (95 % interval)"
     frame = make_frame([f"Loss (− {base})", *map(_name, keys)], cells)
-    return Table(f"changes-{group.slug}", title, frame, blocks=0, conditions=caption([group]))
+    return Table(f"changes-{group.slug}", title, frame, conditions=caption([group]))
 
 
 def options_table(group: Group) -> Table | None:
@@ -117,13 +108,12 @@ def options_table(group: Group) -> Table | None:
     found = grids(group)
     if not found:
         return None
-    options = list(dict.fromkeys(name for grid in found for name in grid.values))
+    options = list(dict.fromkeys(name for grid in found for name in grid.options))
     cells: list[list[Any]] = []
     for grid in found:
         best = {key: winner(grid.variants, key) for key in _COMPARED}
         for variant in grid.variants:
-            row: list[Any] = [variant.loss_title]
-            row += [clean(dict(variant.own).get(name, "–")) for name in options]
+            row: list[Any] = [variant.loss_title, *(clean(option(variant, name)) for name in options)]
             row += [len(variant.seeds)]
             row += [spread_cell(variant.spread(key), best[key] is variant) for key in _COMPARED]
             row += [difference_cell(group.difference(variant, key)) for key in _COMPARED]
@@ -137,8 +127,8 @@ def options_table(group: Group) -> Table | None:
 
 def tasks_table(group: Group) -> Table:
     """What each variant and each training-free reference reaches after each task."""
-    rows = [(variant.label, variant) for variant in group.finished_variants()]
-    rows += [(reference.title, reference.variant) for reference in group.references if not reference.joint]
+    joint = [reference.variant for reference in group.references if reference.joint]
+    rows = [(label, variant) for label, variant in group.rows() if variant not in joint]
     values = [(label, [variant.mean_over_seeds(key) for key in AFTER_TASK]) for label, variant in rows]
     cells = [
         [task + 1, label, *(percent_cell(_known(found[task])) for found in lists)]
@@ -194,12 +184,12 @@ def classes_table(group: Group) -> Table:
         [
             *(classes.names[k], classes.originals[k], "tail" if classes.tail[k] else "head", classes.counts[k]),
             *(percent_cell(_known(found[k]), digits=1) for found in values),
-            *(points_cell(_known(found[k]), digits=1) for found in differences),
+            *(_points_cell(_known(found[k])) for found in differences),
         ]
         for k in classes.order
     ]
     title = f"{group.title}: each class, percent, means over seeds"
-    return Table(f"classes-{group.slug}", title, make_frame(columns, cells), 4, blocks=0, formats=_CSV)
+    return Table(f"classes-{group.slug}", title, make_frame(columns, cells), 4, formats=_CSV)
 
 
 def unfinished_table(study: Study) -> Table:
@@ -211,7 +201,7 @@ def unfinished_table(study: Study) -> Table:
         names = [clean(run.path.name), Cell(state.state, why), f"{run.tasks_done} of {run.record.num_tasks}"]
         cells.append([*names, *(percent_cell(run.metrics.get(key)) for key in _LEVELS)])
     frame = make_frame(["Run", "State", "Tasks done", *(f"{_name(key)} so far" for key in _LEVELS)], cells)
-    return Table("unfinished", "Unfinished runs: percent on the classes seen so far", frame, 3, blocks=0, formats=())
+    return Table("unfinished", "Unfinished runs: percent on the classes seen so far", frame, 3, formats=())
 
 
 def _name(metric: str) -> str:
@@ -222,6 +212,10 @@ def _metrics(group: Group) -> list[str]:
     """The metrics that a run of the group has; without A_Last where it equals A_Mean."""
     known = [key for key in DEFINITIONS if any(variant.values(key) for variant in group.finished_variants())]
     return [key for key in known if key != "a_last" or not group.even_tests]
+
+
+def _points_cell(value: float | None) -> Cell:
+    return Cell(points(value, 1), values={"": None if value is None else 100 * value})
 
 
 def _known(value: float) -> float | None:

@@ -164,7 +164,7 @@ def expected(demo_runs):
     """Names, images and accuracies of the classes from many to few images, from the runs themselves."""
     (group,) = load_study([demo_runs]).groups
     classes = group.classes()
-    order = classes.rank[::-1]
+    order = classes.order
     variants = group.finished_variants()
     return {
         "names": [classes.names[k] for k in order],

@@ -9,8 +9,8 @@ from pilot_tal.results import build_report, tables
 from pilot_tal.results.drawing import style
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.groups import winner
-from pilot_tal.results.options import featured_variants, grids
-from pilot_tal.results.plots_options import options_plots
+from pilot_tal.results.options import featured_variants, grids, option
+from pilot_tal.results.plots_overview import options_plots
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5, "seeds": (1, 2)}
 DEFAULTS = {"lam": 0.995, "r": 1.0, "start": "zero", "update": "plain"}
@@ -43,9 +43,9 @@ def test_no_options_no_grid(tmp_path):
 def test_two_options_are_in_the_table_only(tmp_path):
     group = write_grid(tmp_path, lam=(0.9, 0.99, 0.995), r=(1.0, 0.5))
     (grid,) = grids(group)
-    assert grid.values == {"r": ["0.5", "1.0"], "lam": ["0.9", "0.99", "0.995"]}
-    assert grid.variant(r="0.5", lam="0.99").own_options_label == "lam=0.99, r=0.5"
-    assert grid.best("a_mean") is max(grid.variants, key=lambda variant: variant.spread("a_mean").mean)
+    assert grid.options == ["lam", "r"]
+    labels = [variant.own_options_label for variant in grid.variants]
+    assert labels == [f"lam={lam}, r={r}" for lam in (0.9, 0.99, 0.995) for r in (0.5, 1.0)]
     assert drawn(group) == [] and len(tables.options_table(group).rows) == 6
 
 
@@ -53,13 +53,17 @@ def test_one_option_makes_a_curve(tmp_path):
     group = write_grid(tmp_path, lam=(0.995, 0.99, 0.9))
     (plot,) = drawn(group)
     (grid,) = grids(group)
-    expected = [100 * grid.variant(lam=lam).spread("a_tail").mean for lam in ("0.9", "0.99", "0.995")]
-    assert plot.figure.axes[1].lines[0].get_ydata() == pytest.approx(expected)
+    expected = {option(variant, "lam"): 100 * variant.spread("a_tail").mean for variant in grid.variants}
+    axes = plot.figure.axes[1]
+    assert axes.lines[0].get_ydata() == pytest.approx([expected[lam] for lam in ("0.9", "0.99", "0.995")])
+    bars = [segment[:, 1] for segment in axes.collections[0].get_segments()]
+    differences = [group.difference(variant, "a_tail") for variant in grid.variants]
+    assert [high - low for low, high in bars] == pytest.approx([100 * (d.high - d.low) for d in differences])
 
 
-def test_options_in_words_stand_behind_numbers(tmp_path):
-    group = write_grid(tmp_path, lam=("auto", 0.9, 0.99))
-    assert grids(group)[0].values == {"lam": ["0.9", "0.99", "auto"]}
+def test_values_of_options_are_sorted_by_size_and_words_come_last(tmp_path):
+    group = write_grid(tmp_path, lam=("auto", 10, 0.9, 9))
+    assert [option(variant, "lam") for variant in grids(group)[0].variants] == ["0.9", "9", "10", "auto"]
 
 
 def test_the_table_holds_every_variant_of_a_grid(tmp_path):
