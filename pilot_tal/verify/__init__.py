@@ -1,1 +1,1 @@
-"""Recorded runs of the original learners, played through ours."""
+"""Verification of our learners against recorded runs of the original ones."""

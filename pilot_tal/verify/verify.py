@@ -1,6 +1,6 @@
 """Trains our learners on recorded runs of the original and measures the differences."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,12 +53,7 @@ def verify_file(path: str | Path) -> Iterator[TaskReport]:
     recording = read_recording(path)
     if not recording.losses:
         raise UserError(f"{path} holds no recorded run (nothing under ce.task0, tal.task0 or none.task0)")
-    meta = recording.meta
-    backbone = build_from_state(recording.group("vit."), meta["heads"], name=str(path))
-    shape = {"dim": backbone.dim, "depth": backbone.depth, "img": backbone.img_size[0]}
-    for name, value in shape.items():
-        if meta[name] != value:
-            raise UserError(f"{path}: meta says {name}={meta[name]}, the ViT's tensors say {value}")
+    backbone = build_from_state(recording.group("vit."), recording.meta.heads, name=str(path))
     try:
         for loss in recording.losses:
             yield from _verify_loss(recording, backbone, loss)
@@ -69,41 +64,35 @@ def verify_file(path: str | Path) -> Iterator[TaskReport]:
 
 
 def _verify_loss(recording: Recording, backbone: FrozenViT, loss: str) -> Iterator[TaskReport]:
-    meta, config = recording.meta, recording.config()
-    sizes = recording.sizes
-    learner = learner_class(meta["method"], meta["fidelity"])(
-        backbone, config, sum(sizes), len(sizes), meta["fidelity"]
-    )
+    meta = recording.meta
+    make = learner_class(meta.method, meta.fidelity)
+    learner = make(backbone, recording.config(), meta.tasks * meta.per, meta.tasks, meta.fidelity)
     learner.import_tensors({**learner.export_tensors(), **recording.group("init.")})
-    for index in range(len(sizes)):
+    for index in range(meta.tasks):
         yield _verify_task(recording, learner, loss, index)
 
 
 def _verify_task(recording: Recording, learner: Learner, loss: str, index: int) -> TaskReport:
-    criterion = _criterion(recording, loss)
+    meta, prefix = recording.meta, f"{loss}.task{index}."
+    criterion = build_loss("ce")  # unused by a learner that trains nothing
+    if loss == "tal":
+        criterion = RecordedTAL(2, lam=meta.lam, r=meta.r, eps=meta.eps, dtype=torch.float64)
     losses: list[Tensor] = []
     train_task(
         learner,
         criterion,
         recording.task(index),
         lambda epoch: recording.train_batches(index),
-        epochs=recording.meta["epochs"],
+        epochs=meta.epochs,
         config=learner.config,
         device="cpu",
-        on_begin=lambda: _write_new_rows(learner, recording, f"{loss}.task{index}.begin."),
+        on_begin=lambda: _write_new_rows(learner, recording, f"{prefix}begin."),
         on_step=lambda info: losses.append(info.loss),
     )
     if isinstance(learner, RecordedMOS):
-        learner.recorded = recording.group(f"{loss}.task{index}.")
+        learner.recorded = recording.group(prefix)
     learner.end_task(lambda: recording.train_batches(index))
     return _compare(recording, learner, criterion, loss, index, losses)
-
-
-def _criterion(recording: Recording, loss: str) -> TaskLoss:
-    if loss != "tal":
-        return build_loss("ce")  # unused by a learner that trains nothing
-    meta = recording.meta
-    return RecordedTAL(2, lam=meta["lam"], r=meta["r"], eps=meta["eps"], dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -121,55 +110,35 @@ def _compare(
     recording: Recording, learner: Learner, criterion: TaskLoss, loss: str, index: int, losses: list[Tensor]
 ) -> TaskReport:
     prefix = f"{loss}.task{index}."
-    problems: list[str] = []
-    expected = recording.group(f"{prefix}state.")
-    own: dict[str, Tensor] = dict(learner.named_tensors())
-    for name in sorted(own.keys() - expected.keys()):
-        problems.append(f"not recorded: {name}")
+    expected, own = recording.group(f"{prefix}state."), dict(learner.named_tensors())
+    problems = [f"not recorded: {name}" for name in sorted(own.keys() - expected.keys())]
+    problems += [f"no such tensor: {name}" for name in expected.keys() - own.keys()]
     extra = statistics(learner)
     if isinstance(criterion, RecordedTAL):
         extra |= {"Q": criterion.Q, "alpha": torch.as_tensor(criterion.alpha)}
-    for name, value in extra.items():
-        if f"{prefix}{name}" in recording.arrays:
-            expected[name], own[name] = recording.tensor(f"{prefix}{name}"), value
-    differences = {name: _difference(own, name, value, problems) for name, value in expected.items()}
+    recorded = recording.group(prefix)
+    pairs = {name: (own[name], expected[name]) for name in expected.keys() & own.keys()}
+    pairs |= {name: (value, recorded[name]) for name, value in extra.items() if name in recorded}
+    differences = {name: _distance(*pair) for name, pair in sorted(pairs.items())}
     worst = max(differences, key=lambda name: differences[name], default="")
-    scores, predictions, true = _scores(recording, learner, index)
-    recorded = {name: recording.tensor(f"{prefix}eval.{name}") for name in ("scores", "pred", "true")}
-    if not torch.equal(true, recorded["true"]):
+    tests = [(recording.tensor(f"test{t}.x"), recording.tensor(f"test{t}.y")) for t in range(index + 1)]
+    scores = torch.cat([learner.scores(x) for x, _ in tests])
+    if not torch.equal(torch.cat([y for _, y in tests]), recording.tensor(f"{prefix}eval.true")):
         problems.append("the recorded true labels are not those of the test batches")
+    none = torch.zeros(0)  # a task that trains nothing has no losses
     return TaskReport(
         file=recording.path,
-        method=recording.meta["method"],
-        fidelity=recording.meta["fidelity"],
+        method=recording.meta.method,
+        fidelity=recording.meta.fidelity,
         loss=loss,
         task=index,
-        losses=_loss_distance(losses, recording.group(f"{prefix}losses").get("")),
+        losses=_distance(torch.stack(losses) if losses else none, recorded.get("losses", none)),
         states=differences.get(worst, 0.0),
-        scores=_distance(scores, recorded["scores"]),
-        predictions=torch.equal(predictions, recorded["pred"]),
+        scores=_distance(scores, recording.tensor(f"{prefix}eval.scores")),
+        predictions=torch.equal(scores.argmax(dim=1), recording.tensor(f"{prefix}eval.pred")),
         worst_state=worst,
         problems=problems,
     )
-
-
-def _scores(recording: Recording, learner: Learner, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, predictions and labels of the test batches of all tasks so far."""
-    tests = [(recording.tensor(f"test{t}.x"), recording.tensor(f"test{t}.y")) for t in range(index + 1)]
-    scores = torch.cat([learner.scores(x) for x, _ in tests])
-    return scores, scores.argmax(dim=1), torch.cat([y for _, y in tests])
-
-
-def _difference(own: Mapping[str, Tensor], name: str, expected: Tensor, problems: list[str]) -> float:
-    if name not in own:
-        problems.append(f"no such tensor: {name}")
-        return 0.0
-    return _distance(own[name], expected)
-
-
-def _loss_distance(own: list[Tensor], expected: Tensor | None) -> float:
-    """Largest difference of the losses; a task that trains nothing has none."""
-    return _distance(torch.stack(own) if own else torch.zeros(0), torch.zeros(0) if expected is None else expected)
 
 
 def _distance(own: Tensor, expected: Tensor) -> float:

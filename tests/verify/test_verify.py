@@ -34,16 +34,16 @@ def altered(path: Path, change, loss: str = "ce") -> Path:
 
 
 def test_every_learner_of_the_original_was_recorded():
-    recorded = {read_recording(RECORDINGS / f"{name}.npz").meta["method"] for name in NAMES}
+    recorded = {read_recording(RECORDINGS / f"{name}.npz").meta.method for name in NAMES}
     assert recorded == {name for name in LEARNERS if name in LAMDA_PILOT.learners or name == "aper"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_learner_agrees_with_the_original(name):
     recording = read_recording(RECORDINGS / f"{name}.npz")
-    losses = ("ce", "tal") if LEARNERS[recording.meta["method"]].trains(recording.config()) else ("none",)
+    losses = ("ce", "tal") if LEARNERS[recording.meta.method].trains(recording.config()) else ("none",)
     reports = list(verify_file(recording.path))
-    assert [(r.loss, r.task) for r in reports] == [(loss, t) for loss in losses for t in range(len(recording.sizes))]
+    assert [(r.loss, r.task) for r in reports] == [(loss, t) for loss in losses for t in range(recording.meta.tasks)]
     for report in reports:
         assert report.ok, report
 
@@ -60,13 +60,13 @@ def test_mos_deviates_from_the_original_only_by_the_limit_of_its_merges(monkeypa
 
 def test_readme_calls_recorded_methods_verified():
     rows = re.findall(r"^\| `(\w+)` .*\| (yes|no[^|]*) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
-    recorded = {read_recording(RECORDINGS / f"{name}.npz").meta["method"] for name in NAMES}
+    recorded = {read_recording(RECORDINGS / f"{name}.npz").meta.method for name in NAMES}
     assert {name for name, verified in rows if name in LEARNERS and verified == "yes"} == recorded
 
 
 def test_recordings_name_commit_versions_and_seeds():
     for name in NAMES:
-        meta = read_recording(RECORDINGS / f"{name}.npz").meta
+        meta = json.loads(bytes(np.load(RECORDINGS / f"{name}.npz")["meta"]))
         assert meta["commit"] == "5240714" and meta["seeds"] and {"torch", "timm", "numpy"} <= meta["versions"].keys()
 
 
@@ -157,15 +157,12 @@ def test_another_first_choice_fails(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda meta, arrays: meta["hp"].update(topk=3), "topk.*did you mean 'top_k'"),
-        (lambda meta, arrays: meta["hp"].update(drop=0.5), "drop must be 0"),
         (lambda meta, arrays: meta["hp"].update(optimizer="lion"), "optimizer must be one of"),
         (lambda meta, arrays: meta["hp"].update(size="many"), "size"),
-        (lambda meta, arrays: meta.update(method="l3p"), "did you mean 'l2p'"),
+        (lambda meta, arrays: meta.update(method="l3p"), "meta: method must be one of"),
         (lambda meta, arrays: meta.update(per=[4, 4, 4]), "meta: per must be a whole number"),
         (lambda meta, arrays: meta.update(tasks="text"), "meta: tasks must be a whole number from 1 to 10000"),
         (lambda meta, arrays: meta.update(lam=float("nan")), "meta: lam must be a number above 0 below 1"),
-        (lambda meta, arrays: meta.update(method=[]), "meta: method must be text"),
         (lambda meta, arrays: meta.update(hp=3), "meta: hp must be a table"),
         (
             lambda meta, arrays: arrays.update({"train0.0.x": np.array(["text"])}),
@@ -179,9 +176,7 @@ def test_another_first_choice_fails(tmp_path):
             lambda meta, arrays: arrays.update({"test1.y": np.zeros((1, 1, 1))}),
             "cannot be verified, its arrays do not fit",
         ),
-        (lambda meta, arrays: meta.update(depth=7), "depth=7"),
-        (lambda meta, arrays: meta.update(warmup=1), "warmup"),
-        (lambda meta, arrays: meta.pop("lam"), "lacks lam"),
+        (lambda meta, arrays: meta.pop("lam"), "meta: lam is missing"),
         (lambda meta, arrays: arrays.pop("test1.x"), "lacks the array 'test1.x'"),
         (lambda meta, arrays: arrays.pop("vit.norm.bias"), "norm.bias"),
         (
