@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pilot_tal.metrics import Difference
 from pilot_tal.results import display
 from pilot_tal.results.display import clean, exact
-from pilot_tal.results.groups import OF_GROUP, Group, Variant, same_data
+from pilot_tal.results.groups import Group, Variant, shared_seeds
 from pilot_tal.results.paper import departures, table_numbers
 from pilot_tal.results.study import Study
 from pilot_tal.results.training import CALIBRATED, epoch_losses, mean_weights
@@ -103,7 +103,6 @@ def _tail_changes(cases: Sequence[Case]) -> Finding:
         "loss": cases[0][1].loss_title,
         "base": cases[0][0].baseline_title,
         "comparisons": len(cases),
-        "mean": sum(means) / len(means) if _alike(cases) else None,
         "smallest": min(means),
         "largest": max(means),
         "higher": sum(mean > 0 for mean in means),
@@ -114,33 +113,11 @@ def _tail_changes(cases: Sequence[Case]) -> Finding:
     return Finding("tail_changes", "result", values)
 
 
-def _alike(cases: Sequence[Case]) -> bool:
-    """Whether all variants have the same settings, apart from the defaults of their methods and datasets."""
-    if len({(variant.engine, variant.options_label, variant.own_options_label) for _, variant, _ in cases}) > 1:
-        return False
-    kinds = {(group.dataset_title, group.method): variant for group, variant, _ in cases}
-    changed = [
-        {name: pair[0] for name, pair in variant.record.changed.items() if name not in OF_GROUP}
-        for variant in kinds.values()
-    ]
-    return len(kinds) == 1 or all(found == changed[0] for found in changed)
-
-
 def _nothing_to_compare(study: Study) -> Finding:
     variants = [variant for group in study.finished for variant in group.finished_variants()]
-    losses = {variant.loss: variant.loss_title for variant in variants if variant.counts and variant.trains}
-    base = next((group.baseline_loss for group in study.groups), "")
-    if not variants:
-        cause = "unfinished"
-    elif not losses:
-        cause = "no_loss"
-    elif [*losses] == [base]:
-        cause = "one_loss"
-    elif any(group.is_bound and group.compared_variants() for group in study.groups):
-        cause = "joint_only"
-    else:
-        cause = "no_pairs"
-    return Finding("nothing_to_compare", "note", {"cause": cause, "base": losses.get(base, base.upper())})
+    trained = any(variant.counts and variant.trains for variant in variants)
+    cause = "unfinished" if not variants else "no_pairs" if trained else "no_loss"
+    return Finding("nothing_to_compare", "note", {"cause": cause, "base": study.groups[0].baseline_title})
 
 
 def _nothing_learned(group: Group) -> Iterator[Finding]:
@@ -171,9 +148,7 @@ def _data(group: Group) -> Iterator[Finding]:
         yield Finding("demo_data", "note")
     for variant in group.finished_variants():
         base = group.baseline(variant)
-        shared = [seed for seed in variant.seeds if base and seed in base.runs]
-        other = [s for s in shared if base and not same_data(variant.runs[s], base.runs[s])]
-        if base and other:
+        if base and (other := sorted({*variant.runs} & {*base.runs} - {*shared_seeds(variant, base)})):
             values = {"variant": variant.label, "base": base.label, "seeds": other}
             yield Finding("different_data", "warning", values)
         if not variant.trains:

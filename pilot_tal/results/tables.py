@@ -1,5 +1,6 @@
 """The tables of the report. Bold: the paired 95 % interval against the runner-up excludes 0."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -236,15 +237,10 @@ def _row_name(study: Study, method: str, loss: str, own: str, variants: dict[Pla
 
 
 def _place_titles(places: Sequence[Place]) -> dict[Place, tuple[str, str]]:
-    """Dataset and tasks of each column, with class count or task sizes where they tell columns apart."""
-    titles = {}
-    for dataset, sizes in places:
-        several = len({sum(s) for d, s in places if d == dataset}) > 1
-        twins = [s for d, s in places if (d, len(s), sum(s)) == (dataset, len(sizes), sum(sizes))]
-        extra = f" ({'+'.join(map(str, sizes))})" if len(twins) > 1 else ""
-        name = f"{dataset} ({sum(sizes)} classes)" if several else dataset
-        titles[dataset, sizes] = (name, f"{len(sizes)}-task{extra}")
-    return titles
+    """Dataset and tasks of each column, with the sizes of the tasks where they tell columns apart."""
+    names = Counter((dataset, len(sizes)) for dataset, sizes in places)
+    extra = {(d, s): f" ({'+'.join(map(str, s))})" if names[d, len(s)] > 1 else "" for d, s in places}
+    return {(d, s): (d, f"{len(s)}-task{extra[d, s]}") for d, s in places}
 
 
 def _methods(study: Study) -> dict[str, dict[tuple[str, str], dict[Place, Variant]]]:

@@ -1,7 +1,6 @@
 """Findings: their kind, severity and numbers."""
 
 import math
-from dataclasses import asdict
 
 import pytest
 from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
@@ -63,7 +62,7 @@ def test_several_groups_are_counted(tmp_path):
     (lead,) = headline(study)
     means = [group.difference(group.variants[1], "a_tail").mean for group in study.groups]
     assert lead.kind == "tail_changes" and lead.values["comparisons"] == 2
-    assert lead.values["mean"] == pytest.approx(sum(means) / 2)
+    assert (lead.values["smallest"], lead.values["largest"]) == pytest.approx((min(means), max(means)))
     assert (lead.values["higher"], lead.values["lower"]) == (1, 1) and sum(lead.values["verdicts"].values()) == 2
 
 
@@ -83,16 +82,15 @@ def test_nothing_to_compare_names_the_cause(tmp_path):
     joint = {"task_sizes": (8,)}
     cases = {
         "unfinished": [{"tasks_done": 1}],
-        "one_loss": [{}],
         "no_pairs": [{"loss": "tal"}],
         "no_loss": [{"method": "simplecil", "loss": NO_LOSS}],
-        "joint_only": [{}, joint, {"loss": "tal", **joint}],
+        "no_pairs of two tasks": [{}, joint, {"loss": "tal", **joint}],
     }
     for cause, runs in cases.items():
         for options in runs:
             write_run_directory(tmp_path / cause, **(TINY | options))
         (lead,) = headline(load_study([tmp_path / cause]))
-        assert (lead.kind, lead.values["cause"]) == ("nothing_to_compare", cause) and str(lead)
+        assert (lead.kind, lead.values["cause"]) == ("nothing_to_compare", cause.split()[0]) and str(lead)
 
 
 def test_any_loss_can_be_the_baseline(tmp_path):
@@ -222,22 +220,6 @@ def test_quick_runs_stay_out_of_headlines_where_there_are_others(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0.3)), **TINY)
     (lead,) = headline(load_study([tmp_path]))
     assert lead.kind == "tail_change" and "L2P" in lead.values["where"]
-
-
-@pytest.mark.parametrize("other", [{"epochs": 1}, {"method": "lae", "epochs": 1}, {"options": {"lam": 0.9}}])
-def test_other_settings_are_not_averaged(tmp_path, other):
-    for options in ({"options": {"lam": 0.995}}, other):
-        write_comparison(tmp_path, losses=(("tal", 0.3),), **(TINY | options))
-        write_comparison(tmp_path, losses=(("ce", 0),), **(TINY | options | {"options": {}}))
-    (lead,) = headline(load_study([tmp_path]))
-    assert lead.values["comparisons"] == 2 and lead.values["mean"] is None
-
-
-def test_methods_with_defaults_of_their_own_are_averaged(tmp_path):
-    for method in ("l2p", "lae"):
-        settings = asdict(study_config(method, "cub_lt").runs[0].method_config)
-        write_comparison(tmp_path, dataset="cub_lt", method=method, settings=settings, **TINY)
-    assert headline(load_study([tmp_path]))[0].values["mean"] is not None
 
 
 def paper_runs(root, *items, quick=False, checksum=CUB.checksum):
