@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from pilot_tal.losses import LOSSES
 
-PAGES = sorted(ROOT.glob("docs/*.md"))
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
 
 
 def tokens(page: Path):

@@ -5,7 +5,7 @@
 CHECKOUT is an unmodified LAMDA-PILOT at commit 5240714, PYTHON that of the environment that `scripts/setup_upstream.sh`
 makes. The driver of `pilot-tal upstream` runs the checkout's own classes and training code with the checkout's own
 settings, except for those named here, on a small random ViT and random images. Nothing in the checkout is changed and
-none of it ends up in a recording. docs/learners.md lists what a recording holds.
+none of it ends up in a recording. docs/development/verification.md documents the format.
 
 Each learner runs twice from the same start, with cross-entropy and with TAL; a learner that trains nothing runs once.
 Batches have a fixed order and adapters no dropout, because verification draws no random numbers.

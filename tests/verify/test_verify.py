@@ -49,7 +49,7 @@ def test_learner_agrees_with_the_original(name):
 
 
 def test_mos_deviates_from_the_original_only_by_the_limit_of_its_merges(monkeypatch):
-    """Our statistics and evaluation merge no adapters; docs/learners.md states what that changes in the recording."""
+    """Our statistics and evaluation merge no adapters; docs/development/verification.md has the figures."""
     monkeypatch.setattr(verify, "learner_class", lambda method, fidelity: RecordedMOS)
     reports = list(verify_file(RECORDINGS / "mos.npz"))
     assert all(r.predictions and not r.problems for r in reports)
