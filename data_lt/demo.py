@@ -1,7 +1,7 @@
 """`demo_lt`: a long-tailed set of 50 characters, drawn by the program, so that nothing is downloaded.
 
-Its sizes follow CUB-LT's regime (docs/development/demo.md); it is not one of the paper's benchmarks. Training and test images use
-different fonts (see `data_lt.glyphs`).
+Its sizes follow CUB-LT (docs/development/demo.md); it is not one of the paper's benchmarks. Training and test images
+use different fonts (see `data_lt.glyphs`).
 """
 
 import hashlib

@@ -35,7 +35,7 @@ def list_names(
         echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images per class")
     echo("losses:")
     for name, loss in LOSSES.items():
-        echo(f"  {name:17} {loss.title}; knows {loss.knows}{_advice(loss.recommended)}")
+        echo(f"  {name:17} {loss.title}; prior: {loss.prior}{_advice(loss.recommended)}")
     echo(f"every setting of a method is shown by: {command('list', next(iter(LEARNERS)))}")
 
 

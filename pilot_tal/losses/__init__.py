@@ -2,13 +2,13 @@
 
 Every loss follows one contract: `begin_task(TaskInfo)` before the first step of a task, then
 `loss(logits, targets)` on the logits of the task's own classes, with targets 0 … C−1. A new loss is a
-subclass of `TaskLoss` with a name and one or two methods; `docs/losses.md` adds one in twenty lines.
+subclass of `TaskLoss` with a name and one or two methods; `CONTRIBUTING.md` has an example.
 """
 
 from pilot_tal.losses.base import TaskLoss
 from pilot_tal.losses.registry import LOSSES, build_loss
 
-# In the order in which they are listed: the baseline, TAL, its rivals.
+# In the order in which they are listed: the baseline, TAL, other losses.
 # isort: off
 from pilot_tal.losses.ce import CrossEntropy
 from pilot_tal.losses.tal import TAL

@@ -12,7 +12,7 @@ class BalancedSoftmax(TaskLoss):
     """Softmax whose terms weigh as much as the classes have images: −log( n_y e^{z_y} / Σ_k n_k e^{z_k} )."""
 
     name, title = "balanced_softmax", "Balanced softmax"
-    knows = "the prior"
+    prior = "class counts"
     recommended = "best tail of a trained method, costs head accuracy"
 
     def class_values(self, counts: Tensor) -> Tensor:

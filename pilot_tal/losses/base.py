@@ -1,4 +1,4 @@
-"""What all losses share: a name, checked options, one value a class of the task, and float32 arithmetic."""
+"""Base class of the losses: name, validated options, one value per class of the task, float32 arithmetic."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,23 +12,23 @@ from data_lt.errors import UserError
 from pilot_tal.schema import Option, settings_of
 from pilot_tal.stream.task import TaskInfo
 
-KNOWLEDGE = ("nothing", "the counts so far", "the prior")
+PRIORS = ("none", "online", "class counts")
 
 
 class TaskLoss(nn.Module):
     """A loss over the classes of one task.
 
-    Subclasses give their names and `batch_loss`, and `class_values` if they use a prior. Options are parameters of
-    `__init__` that are annotated with a `Rule`; handed on to this class they are checked and become attributes,
-    read-only because what a task was begun with depends on them.
+    Subclasses define their names and `batch_loss`, and `class_values` if they use class counts. Options are parameters
+    of `__init__` that are annotated with a `Rule`; passed to this class they are validated and become read-only
+    attributes.
     """
 
     name: ClassVar[str]
     """As on the command line."""
     title: ClassVar[str]
     """As in a report."""
-    knows: ClassVar[str] = "nothing"
-    """What it knows of the classes' frequencies: nothing, the counts so far, or the prior (see `KNOWLEDGE`)."""
+    prior: ClassVar[str] = "none"
+    """What it uses of the class frequencies: none, online (counted during training) or class counts (given)."""
     recommended: ClassVar[str] = ""
     """What `pilot-tal list` recommends it for, by measured results."""
     _settings: ClassVar[Mapping[str, Option]] = MappingProxyType({})
@@ -50,11 +50,11 @@ class TaskLoss(nn.Module):
         super().__setattr__(name, value)
 
     def _settle(self, option: str, value: Any) -> None:
-        """Writes an option: for this class and its subclasses, which know what depends on it."""
+        """Set an option; only for this class and its subclasses."""
         vars(self)[option] = value
 
     def class_values(self, counts: Tensor) -> Tensor:
-        """What the loss needs of each class, from their training counts: [C], or several rows of it; float64."""
+        """Compute one value per class (or several rows) from the training counts; float64."""
         return counts
 
     def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class TaskLoss(nn.Module):
         raise NotImplementedError
 
     def begin_task(self, task: TaskInfo) -> None:
-        """Gets the class values of `task` ready."""
+        """Compute the class values of `task`."""
         if min(task.counts) < 1:
             raise UserError(f"every class of a task needs at least one training image, got {task.counts}")
         self._exact = self._values = self.class_values(torch.tensor(task.counts, dtype=torch.float64))
@@ -71,7 +71,7 @@ class TaskLoss(nn.Module):
         """Called before the first batch of every epoch."""
 
     def state_to_log(self) -> dict[str, Tensor]:
-        """What changes while it is used and is worth a log: one value a class under each name."""
+        """Return the state to log: one value per class under each name."""
         return {}
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class TaskLoss(nn.Module):
 
 
 def sum_over_ranks(counts: Tensor, group: Any = None) -> bool:
-    """Adds the counts of the other processes of `group`, in place; False if this one is alone."""
+    """Add the counts of the other processes of `group` in place; return False without other processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return False
     dist.all_reduce(counts, group=group)
@@ -95,17 +95,17 @@ def sum_over_ranks(counts: Tensor, group: Any = None) -> bool:
 
 
 def not_begun(loss: TaskLoss) -> UserError:
-    """The error for a loss that has not been told its classes."""
+    """Return the error for a loss used before `begin_task`."""
     return UserError(f"{type(loss).__name__}: begin_task() must come before the first loss")
 
 
 def check_batch(logits: Tensor, targets: Tensor, classes: int, state: Tensor | None = None) -> None:
-    """Refuses logits and targets of wrong shape or type, or on another device than each other and the loss's state."""
+    """Validate shape, type and device of logits and targets."""
     if logits.ndim != 2 or not logits.is_floating_point():
         raise UserError(f"logits must be a floating point tensor [batch, classes], got {_kind(logits)}")
     if logits.shape[1] != classes:
         raise UserError(
-            f"logits must have {classes} columns, one a class, got {logits.shape[1]}; "
+            f"logits must have {classes} columns, one per class, got {logits.shape[1]}; "
             "slice them to the classes of the task, or grow() a loss that can when classes are added"
         )
     if targets.ndim != 1 or targets.dtype != torch.int64 or targets.shape[0] != logits.shape[0]:

@@ -19,7 +19,7 @@ class ClassBalanced(TaskLoss):
     """
 
     name, title = "class_balanced", "Class-balanced"
-    knows = "the prior"
+    prior = "class counts"
     beta: float
 
     def __init__(self, beta: Annotated[float, Rule("overlap of a class's images", 0, 1 - 1e-9)] = 0.9999):

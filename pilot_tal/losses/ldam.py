@@ -18,7 +18,7 @@ class LDAM(TaskLoss):
     """
 
     name, title = "ldam", "LDAM"
-    knows = "the prior"
+    prior = "class counts"
     margin: float
     scale: float
 

@@ -23,7 +23,7 @@ class DeferredLDAM(TaskLoss):
     """
 
     name, title = "ldam_drw", "LDAM-DRW"
-    knows = "the prior"
+    prior = "class counts"
     margin: float
     scale: float
     beta: float

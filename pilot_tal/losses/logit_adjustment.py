@@ -18,7 +18,7 @@ class LogitAdjustment(TaskLoss):
     """
 
     name, title = "logit_adjustment", "Logit adjustment"
-    knows = "the prior"
+    prior = "class counts"
     tau: float
 
     def __init__(self, tau: Annotated[float, Rule("strength of the adjustment", 0, 100)] = 1.0):

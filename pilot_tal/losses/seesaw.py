@@ -21,7 +21,7 @@ class Seesaw(TaskLoss):
     passes a gradient. p = q = 0 is cross-entropy.
     """
 
-    name, title, knows = "seesaw", "Seesaw", "the counts so far"
+    name, title, prior = "seesaw", "Seesaw", "online"
     p: float
     q: float
     seen: Tensor

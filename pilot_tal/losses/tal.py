@@ -50,7 +50,7 @@ class TAL(TaskLoss):
     Q moves in place: whoever keeps it takes `tal.Q.clone()`.
     """
 
-    name, title, knows = "tal", "TAL", "the counts so far"
+    name, title, prior = "tal", "TAL", "online"
 
     Q: Tensor
     lam: float

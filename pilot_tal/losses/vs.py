@@ -19,7 +19,7 @@ class VectorScaling(TaskLoss):
     """
 
     name, title = "vs", "VS"
-    knows = "the prior"
+    prior = "class counts"
     gamma: float
     tau: float
 

@@ -101,7 +101,7 @@ def test_commands_are_understood(page, line, tmp_path, monkeypatch):
         return
     program = next((p for p in PROGRAMS if line.startswith(p) or words[0] == p), None)
     if program is None:
-        assert words[0] in ("git", "pip", "pre-commit", "cd", "export", "tensorboard", "bash", "mkdocs"), line
+        assert words[0] in ("git", "pip", "source", "pre-commit", "cd", "export", "tensorboard", "bash", "mkdocs"), line
         return
     arguments = words[len(program.split()) :]
     write_files(page, tmp_path)

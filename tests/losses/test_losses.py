@@ -9,7 +9,7 @@ from plain_loops import EPOCH_STEPS, EPOCHS, LAST, PLAIN_LOOPS
 
 from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES, build_loss
-from pilot_tal.losses.base import KNOWLEDGE
+from pilot_tal.losses.base import PRIORS
 from pilot_tal.schema import defaults_of, settings_of
 from pilot_tal.stream.task import TaskInfo
 
@@ -80,7 +80,7 @@ def test_equals_a_plain_loop(name, options, dtype):
         seen.append(value.item())
         plain.append((logits.detach().double().tolist(), targets.tolist()))
     expected = PLAIN_LOOPS[name](plain, COUNTS, {**defaults_of(LOSSES[name]), **options})
-    exact = dtype == torch.float64 and LOSSES[name].knows != "the counts so far"  # what is counted is float32
+    exact = dtype == torch.float64 and LOSSES[name].prior != "online"  # what is counted is float32
     assert seen == pytest.approx(expected, rel=1e-10 if exact else 1e-5, abs=0 if exact else 1e-7)
 
 
@@ -127,7 +127,7 @@ def test_every_loss_takes_tasks_of_any_size_and_refuses_what_does_not_fit(name):
             value = loss(logits, targets)
             value.backward()
             assert value.ndim == 0 and value.isfinite() and logits.grad.isfinite().all()
-        with pytest.raises(UserError, match=f"logits must have {classes} columns, one a class, got {classes + 1}"):
+        with pytest.raises(UserError, match=f"logits must have {classes} columns, one per class, got {classes + 1}"):
             loss(torch.randn(5, classes + 1), targets)
         with pytest.raises(UserError, match="logits must be a floating point tensor"):
             loss(torch.zeros(5, classes, dtype=torch.long), targets)
@@ -194,7 +194,7 @@ def test_deferred_weights_begin_with_the_epoch_that_the_share_says(share, epochs
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_knows_what_it_says_it_knows(name):
+def test_loss_uses_exactly_its_declared_prior(name):
     """The prior reaches the loss by `begin_task`, the counts so far by the batches before."""
     (logits, targets), *others = batches(30)
     other = TaskInfo(1, 3, 4, 10, COUNTS[::-1], epoch_steps=7)
@@ -204,10 +204,10 @@ def test_a_loss_knows_what_it_says_it_knows(name):
     for batch in others:
         last_epoch[2](*batch)
     plain, by_prior, by_history = (loss(logits, targets) for loss in last_epoch)
-    knows = LOSSES[name].knows
-    assert knows in KNOWLEDGE
-    assert torch.equal(plain, by_prior) == (knows != "the prior")
-    assert torch.equal(plain, by_history) == (knows != "the counts so far")
+    prior = LOSSES[name].prior
+    assert prior in PRIORS
+    assert torch.equal(plain, by_prior) == (prior != "class counts")
+    assert torch.equal(plain, by_history) == (prior != "online")
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -240,7 +240,7 @@ def test_unknown_names_and_options_are_refused_with_the_nearest():
         build_loss("focal", gamma="two")
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].knows == "the prior"])
+@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].prior == "class counts"])
 def test_a_class_without_images_is_refused_where_its_count_is_used(name):
     with pytest.raises(UserError, match="at least one training image"):
         build_loss(name).begin_task(TaskInfo(0, 1, 0, 2, (3, 0)))

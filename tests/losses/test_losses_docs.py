@@ -1,4 +1,4 @@
-"""The page of the losses says what the registry says, and its figures are those of the picture."""
+"""docs/losses.md agrees with the registry, and its figures with the plots."""
 
 import re
 import sys
@@ -17,23 +17,23 @@ def shown(value) -> str:
     return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def test_the_table_names_every_loss_its_options_and_what_it_knows():
+def test_table_lists_every_loss_with_options_and_prior():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
     found = {row[0].strip("`"): (row[2], row[3]) for row in rows if len(row) == 4 and row[0].strip("`") in LOSSES}
     wanted = {
-        name: (", ".join(f"`{key}` {shown(value)}" for key, value in defaults_of(loss).items()), loss.knows)
+        name: (", ".join(f"`{key}` {shown(value)}" for key, value in defaults_of(loss).items()), loss.prior)
         for name, loss in LOSSES.items()
     }
     assert found == wanted and list(found) == list(LOSSES)
 
 
-def test_every_loss_names_its_source():
-    sources = PAGE[PAGE.index("## Where the formulas") : PAGE.index("## TAL")]
+def test_every_loss_has_a_source():
+    sources = PAGE[PAGE.index("## Sources") : PAGE.index("## TAL")]
     assert set(re.findall(r"`(\w+)`[,:]", sources)) == set(LOSSES) - {"ce", "tal_auto"}
 
 
 @pytest.mark.parametrize(("name", "batch", "end"), [("tal", 16, 0.88), ("tal", 128, 0.33), ("tal_auto", 16, 1.04)])
-def test_the_figures_of_the_page_are_those_of_the_picture(name, batch, end, monkeypatch):
+def test_figures_in_the_text_equal_those_of_the_plot(name, batch, end, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
     from figures import weights_over_a_task
 
@@ -44,7 +44,7 @@ def test_the_figures_of_the_page_are_those_of_the_picture(name, batch, end, monk
     assert "images/tal_memory.svg" in PAGE and (ROOT / "docs" / "images" / "tal_memory.svg").is_file()
 
 
-def test_the_same_number_of_positives_ends_as_the_page_says(monkeypatch):
+def test_back_loading_figures_equal_the_simulation(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
     from figures import POSITIVES, STEPS, back_loading, positive_steps, strengths
 

@@ -43,7 +43,7 @@ def test_bad_settings_get_a_sentence(settings, sentence):
 @pytest.mark.parametrize(
     ("logits", "targets", "sentence"),
     [
-        (torch.zeros(2, 4), torch.tensor([0, 1]), "logits must have 5 columns, one a class, got 4"),
+        (torch.zeros(2, 4), torch.tensor([0, 1]), "logits must have 5 columns, one per class, got 4"),
         (torch.zeros(5), torch.tensor([0]), r"logits must be .* got float32 of shape \[5\]"),
         (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 1]), "logits must be a floating point"),
         (torch.zeros(2, 5), torch.tensor([0, 1, 2]), "targets must be 2 class indices"),
