@@ -44,7 +44,7 @@ def export(
     from pilot_tal.model.card import weights_note
     from pilot_tal.model.export import export_model
     from pilot_tal.model.hub import push_export
-    from pilot_tal.model.stored import read_about
+    from pilot_tal.model.load import read_about
 
     if output is None and push is None:
         raise UserError("give the folder to write with --output, or a repository with --push")

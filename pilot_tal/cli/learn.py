@@ -46,7 +46,7 @@ def learn(
     """
     from data_lt.errors import UserError
     from pilot_tal.display import make_display
-    from pilot_tal.model.forget import forget as remove
+    from pilot_tal.model.learn import forget as remove
     from pilot_tal.model.learn import learn as teach
 
     if forget is not None:

@@ -58,9 +58,8 @@ def predict(
     from pilot_tal.config.parse import split_values
     from pilot_tal.config.plugins import load_plugins
     from pilot_tal.model.images import find_images
-    from pilot_tal.model.load import load_model
+    from pilot_tal.model.load import load_model, refuse_inside_run
     from pilot_tal.model.results import FORMATS, csv_text, json_text, score, score_text, table_text
-    from pilot_tal.model.stored import refuse_inside_run
 
     output = None if output is None else given_path(output, "--output")
     if output is not None and output.suffix.lower() not in FORMATS:

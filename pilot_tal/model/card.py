@@ -9,7 +9,7 @@ from data_lt import CARDS
 from data_lt.errors import one_line
 from pilot_tal.learners import LEARNERS
 from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.model.stored import GRAPH, VIT, AboutModel
+from pilot_tal.model.load import GRAPH, VIT, AboutModel
 from pilot_tal.record.run_record import NO_LOSS, flat
 from pilot_tal.version import INSTALL
 

@@ -12,9 +12,20 @@ from data_lt.files import checksum, given_path, staged_folder, write_text
 from pilot_tal.engine.checkpoint import write_tensors
 from pilot_tal.metrics import summarize, tail_classes
 from pilot_tal.model.card import model_card
-from pilot_tal.model.load import find_vit, load_model, restore_learner
+from pilot_tal.model.load import (
+    ABOUT,
+    CARD,
+    GRAPH,
+    LEARNER,
+    VIT,
+    AboutModel,
+    find_vit,
+    is_export,
+    load_model,
+    read_stored,
+    restore_learner,
+)
 from pilot_tal.model.model import Model
-from pilot_tal.model.stored import ABOUT, CARD, GRAPH, LEARNER, VIT, AboutModel, is_export, read_stored
 from pilot_tal.record.run_dir import RECORD, Run, load_run, write_sealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.version import __version__

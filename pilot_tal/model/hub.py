@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from data_lt.errors import UserError, one_line
-from pilot_tal.model.stored import ABOUT, CARD, GRAPH, LEARNER, VIT
+from pilot_tal.model.load import ABOUT, CARD, GRAPH, LEARNER, VIT
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(r"(?P<repo>\w[\w.-]{0,95}/\w[\w.-]{0,95})(@(?P<revision>[\w./-]{1,200}))?", re.ASCII)

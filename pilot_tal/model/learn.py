@@ -1,19 +1,21 @@
 """Teaches a model new classes: each session is one task of a run directory whose stream stays open."""
 
-import datetime
+import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, cast
 
 import numpy as np
 import torch
 
 from data_lt import CARDS, LongTailedSet
-from data_lt.errors import UserError
+from data_lt.errors import UserError, unknown_name
 from data_lt.files import given_path
 from data_lt.prepare import OWN
 from pilot_tal.backbone import FrozenBackbone
@@ -25,8 +27,8 @@ from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Display, DisplayLine
 from pilot_tal.learners import LEARNERS
-from pilot_tal.model.load import find_vit, weights_source
-from pilot_tal.model.photos import HELD_OUT, TRAIN, Photo, Photos, find_photos, split_photos, without_repeated
+from pilot_tal.model.images import HELD_OUT, TRAIN, Photo, Photos, find_photos, split_photos, without_repeated
+from pilot_tal.model.load import find_vit, read_stored, weights_source
 from pilot_tal.model.session_trainer import ClosedFormSession, closed_forms, is_closed_form, trainer_for
 from pilot_tal.model.sessions import (
     History,
@@ -39,27 +41,50 @@ from pilot_tal.model.sessions import (
     staged_session,
     write_history,
 )
-from pilot_tal.model.stored import read_stored
 from pilot_tal.record.lock import Lock, locked
 from pilot_tal.record.run_dir import RECORD, RESULT, read_run_record, read_sealed, write_sealed
 from pilot_tal.record.run_record import RunRecord, short_hash
-from pilot_tal.schema import build, settings_of
-from pilot_tal.version import __version__
+from pilot_tal.schema import Rule, build, settings_of
 
-DEFAULT_METHOD, HOLD_OUT, MAX_TASKS, MAX_CLASSES = "plda", 0.2, 20, 1000
+DEFAULT_METHOD = "plda"
 _CLOSED = {"tasks", "init_cls", "increment", "order", "data_root", "output", "jobs", "gpus", "jobs_per_gpu"}
+_NOTE = "Held-out images"
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What methods that cannot grow are built for."""
+
+    max_tasks: Annotated[int, Rule("sessions among which DualPrompt and CODA-Prompt divide prompts", 1, 100_000)] = 20
+    max_classes: Annotated[int, Rule("classes that a classifier has rows for from the start", 1, 100_000)] = 1000
 
 
 @dataclass(frozen=True)
 class Place:
-    """A model folder while a session works on it, with what the session needs."""
+    """A model folder while a session works on it; `record` is None for a new model."""
 
     folder: Path
+    lock: Lock | None
     config: RunConfig
     hardware: Hardware
     history: History
     record: RunRecord | None
-    capacity: dict[str, int]
+    capacity: Capacity
+
+    @property
+    def title(self) -> str:
+        """The method's."""
+        return LEARNERS[self.config.method].title
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the method keeps additive statistics."""
+        return is_closed_form(self.config.method)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Those learned before."""
+        return self.record.stream.class_names if self.record else ()
 
 
 def learn(
@@ -68,7 +93,7 @@ def learn(
     *,
     method: str | None = None,
     settings: Iterable[str] = (),
-    hold_out: float = HOLD_OUT,
+    hold_out: float = 0.2,
     again: bool = False,
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
@@ -91,47 +116,37 @@ def learn(
         UserError: the method cannot learn these images, or a setting is wrong.
         Busy: another process works on this model.
     """
-    folder = given_path(folder, "FOLDER")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder")
-    began, items = time.monotonic(), list(settings)
-    source = "images in memory" if not isinstance(photos, (str, Path)) else str(photos)
+    began, source = time.monotonic(), str(photos) if isinstance(photos, (str, Path)) else "images in memory"
     with tempfile.TemporaryDirectory() as scratch:
         found = find_photos(photos, Path(scratch))
-        complete_session(folder)
-        with locked(folder) as lock:
-            place = open_folder(folder, method, items)
-            fresh = without_repeated(found, place.history.known, again)
-            chosen = split_photos(fresh, hold_out, place.config.seed)
-            session = new_session(
-                len(place.history.sessions),
-                source,
-                train=_counts(chosen, TRAIN),
-                held_out=_counts(chosen, HELD_OUT),
+        with _opened(folder, method, list(settings)) as place:
+            chosen = split_photos(without_repeated(found, place.history.known, again), hold_out, place.config.seed)
+            session = Session(
+                number=len(place.history.sessions),
+                source=source,
+                train=dict(Counter(photo.label for photo in chosen if photo.split == TRAIN)),
+                held_out=dict(Counter(photo.label for photo in chosen if photo.split == HELD_OUT)),
                 repeated=len(found) - len(chosen),
             )
-            return _learn(place, lock, chosen, session, began, display or Display(), callbacks)
+            _check_classes(place, session)
+            return _learn(place, chosen, session, began, display or Display(), callbacks)
 
 
 def _learn(
-    place: Place,
-    lock: Lock,
-    photos: list[Photo],
-    session: Session,
-    began: float,
-    display: Display,
-    callbacks: Sequence[Callback],
+    place: Place, photos: list[Photo], session: Session, began: float, display: Display, callbacks: Sequence[Callback]
 ) -> Session:
     """Runs one session in a copy of the folder, which then takes its place."""
+    assert place.lock is not None
     if place.hardware.threads is not None:
         torch.set_num_threads(place.hardware.threads)
-    _check_classes(place, session, photos)
+    names = [*place.classes, *(label for label in session.train if label not in place.classes)]
+    photos = sorted(photos, key=lambda photo: names.index(photo.label))  # as the trainer keeps them
     vit = load_vit(place)
-    with staged_session(place.folder, lock) as staged, display:
-        data = session_data(place, photos, staged)
-        photos = sorted(photos, key=lambda photo: data.class_names.index(photo.label))  # as the trainer keeps them
+    with staged_session(place.folder, place.lock) as staged, display:
+        data = _data(place, photos, names, staged)
+        before, history = place.record or native_record(place.config, data), place.history.plus(session, photos)
+        record = _grown(place, before, history, names, session.train)
         kept = [photo.name for photo in place.history.held_out]
-        record = _extended(place, session, photos, data)
         trainer = trainer_for(place.config, place.hardware, data, record, staged, vit, kept)
         if place.record is not None:
             write_sealed(staged / RECORD, record.plain())
@@ -142,10 +157,60 @@ def _learn(
             session = replace(session, task=record.num_tasks - 1)
             trainer.execute(DisplayLine(display, place.folder.name), callbacks)
         session = replace(session, seconds=round(time.monotonic() - began, 2))
-        history = place.history
-        write_history(staged, History(history.settings, (*history.sessions, session), (*history.images, tuple(photos))))
+        write_history(staged, place.history.plus(session, photos))
         keep_last_checkpoint(staged)
     return session
+
+
+def forget(folder: str | Path, label: str, *, settings: Iterable[str] = ()) -> Session:
+    """Removes a class from a closed-form model.
+
+    The classifier, the statistics, the held-out features, the lists of images and the predictions after each session
+    are as if the class had not been there. Hyperparameters chosen by cross-validation, and an adapter that was trained
+    in the first session, stay as they were.
+
+    Args:
+        folder: The model folder.
+        label: The class.
+        settings: `key=value` of the hardware.
+
+    Raises:
+        UserError: there is no such class, or the method cannot forget.
+        Busy: another process works on this model.
+    """
+    began = time.monotonic()
+    if not read_history(given_path(folder, "FOLDER")).sessions:
+        raise UserError(f"{folder} is not a model that learn created, so there is nothing to forget")
+    with _opened(folder, None, list(settings)) as place:
+        record = place.record
+        assert record is not None and place.lock is not None
+        if not place.closed_form:
+            raise UserError(f"{place.title} cannot forget a class; methods that can: {', '.join(closed_forms())}")
+        if label not in place.classes:
+            raise unknown_name("class", label, place.classes)
+        if len(place.classes) == 1:
+            raise UserError(f"{label!r} is the only class of {folder}; remove the folder instead")
+        left, index = place.history.without(label), place.classes.index(label)
+        with staged_session(place.folder, place.lock) as staged:
+            kept = [photo.name for photo in place.history.held_out]
+            data = _data(place, [], list(place.classes), staged)
+            trainer = trainer_for(place.config, place.hardware, data, record, staged, load_vit(place), kept)
+            cast(ClosedFormSession, trainer).remove_class(index, _shrunk(place, record, left, index))
+            session = Session(len(left.sessions), forgot=label, seconds=round(time.monotonic() - began, 2))
+            write_history(staged, left.plus(session, []))
+            keep_last_checkpoint(staged)
+    return session
+
+
+@contextmanager
+def _opened(folder: str | Path, method: str | None, items: list[str]) -> Iterator[Place]:
+    """A model folder with its lock held, after a session that was killed at its end is completed."""
+    folder = given_path(folder, "FOLDER")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder")
+    complete_session(folder)
+    with locked(folder) as lock:
+        yield replace(open_folder(folder, method, items), lock=lock)
 
 
 def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
@@ -154,18 +219,16 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
     Raises:
         UserError: the model exists and has another method or other settings.
     """
-    history = read_history(folder)
-    given = parse_items(items)
+    history, given = read_history(folder), parse_items(items)
     for key in given:
         if key in _CLOSED or key in settings_of(DataConfig):
             raise UserError(f"learn takes no {key}: each session is one task, and its images are those of PHOTOS")
-    capacity = {key: _whole(key, given.get(key, str(usual))) for key, usual in
-                (("max_tasks", MAX_TASKS), ("max_classes", MAX_CLASSES))}  # fmt: skip
+    limits = settings_of(Capacity)
+    capacity = build(Capacity, {key: limits[key].parse(text) for key, text in given.items() if key in limits})
     shaping = [item for item in items if item.partition("=")[0] not in settings_of(Hardware)]
-    plain = [item for item in items if item.partition("=")[0] not in capacity]
+    plain = [item for item in items if item.partition("=")[0] not in limits]
     if not history.sessions:
-        config, hardware = _new_config(method or DEFAULT_METHOD, plain, capacity)
-        return Place(folder, config, hardware, History(settings=tuple(shaping)), None, capacity)
+        return _new_place(folder, method or DEFAULT_METHOD, plain, History(settings=tuple(shaping)), capacity)
     record = read_run_record(folder)
     if method not in (None, record.method.name):
         raise UserError(f"{folder} is a model of {record.method.name}, not of {method}; give a new folder")
@@ -173,12 +236,11 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
         if item not in history.settings:
             raise UserError(f"{folder} was created without {item}, which cannot change any more; give a new folder")
     hardware = study_config(record.method.name, OWN, [item for item in plain if item not in shaping]).hardware
-    weights = weights_source(read_stored(folder), None)
-    details = {key: int(record.engine.details[key]) for key in capacity}
-    return Place(folder, _config_of(record, weights), hardware, history, record, details)
+    config = _config_of(record, weights_source(read_stored(folder), None))
+    return Place(folder, None, config, hardware, history, record, build(Capacity, record.engine.details))
 
 
-def _new_config(method: str, items: list[str], capacity: dict[str, int]) -> tuple[RunConfig, Hardware]:
+def _new_place(folder: Path, method: str, items: list[str], history: History, capacity: Capacity) -> Place:
     study = study_config(method, OWN, items, losses=("tal",), seeds=(1993,), references=())
     if len(study.runs) != 1:
         raise UserError(f"learn takes one method and one value of each setting, got {len(study.runs)} combinations")
@@ -186,10 +248,11 @@ def _new_config(method: str, items: list[str], capacity: dict[str, int]) -> tupl
     own = config.method_config
     if LEARNERS[method].splits_pool and "size" in settings_of(type(own)):
         if "size" in parse_items(items):
-            capacity["max_tasks"] = max(1, own.size // own.top_k)  # type: ignore[attr-defined]
+            capacity = replace(capacity, max_tasks=max(1, own.size // own.top_k))  # type: ignore[attr-defined]
         else:
-            own = replace(own, size=capacity["max_tasks"] * own.top_k)  # type: ignore[attr-defined, call-arg]
-    return replace(config, settings=replace(config.settings, tasks=1), method_config=own), study.hardware
+            own = replace(own, size=capacity.max_tasks * own.top_k)  # type: ignore[attr-defined, call-arg]
+    config = replace(config, settings=replace(config.settings, tasks=1), method_config=own)
+    return Place(folder, None, config, study.hardware, history, None, capacity)
 
 
 def _config_of(record: RunRecord, weights: str) -> RunConfig:
@@ -214,35 +277,31 @@ def _config_of(record: RunRecord, weights: str) -> RunConfig:
     return RunConfig(method.name, OWN, loss, record.seed, settings, DataConfig(), own, changed=record.changed)
 
 
-def _check_classes(place: Place, session: Session, photos: list[Photo]) -> None:
+def _check_classes(place: Place, session: Session) -> None:
     """Refuses a session without new images, and one that the method cannot learn."""
     if not session.train:
-        raise UserError(
-            f"{session.source} has no new image to train on: {session.repeated} were learned before"
-            if session.repeated
-            else f"{session.source} has no image to train on"
-        )
+        before = f"; {session.repeated} were learned before" * bool(session.repeated)
+        raise UserError(f"{session.source} has no new image to train on{before}")
     if not session.held_out and not place.history.held_out:
         raise UserError(
             f"no image of {session.source} is held out, so nothing could be reported; give a class of at least two "
             "images, a test/ folder, or hold_out above 0"
         )
-    names = place.record.stream.class_names if place.record else ()
-    known = [label for label in session.train if label in names]
-    title = LEARNERS[place.config.method].title
-    if known and not is_closed_form(place.config.method):
+    known = [label for label in session.train if label in place.classes]
+    if known and not place.closed_form:
         raise UserError(
-            f"{title} cannot learn more images of {known[0]!r}, a class of an earlier session, without the images of "
-            f"that session; leave the class out, or create a model of a method that can: {', '.join(closed_forms())}"
+            f"{place.title} cannot learn more images of {known[0]!r}, a class of an earlier session, without the "
+            f"images of that session; leave the class out, or create a model of a method that can: "
+            f"{', '.join(closed_forms())}"
         )
-    untrained = [label for label in session.held_out if label not in (*session.train, *names)]
+    untrained = [label for label in session.held_out if label not in (*session.train, *place.classes)]
     if untrained:
         raise UserError(f"{untrained[0]!r} has test images and no new image to train on; add some, or leave it out")
     tasks = place.record.num_tasks if place.record else 0
-    if LEARNERS[place.config.method].splits_pool and tasks >= place.capacity["max_tasks"]:
+    if LEARNERS[place.config.method].splits_pool and tasks >= place.capacity.max_tasks:
         raise UserError(
-            f"{title} was created for max_tasks={tasks} sessions, and all are used; create a model with more, or one "
-            "of a method that grows freely, such as plda"
+            f"{place.title} was created for max_tasks={tasks} sessions, and all are used; create a model with more, or "
+            "one of a method that grows freely, such as plda"
         )
 
 
@@ -254,98 +313,73 @@ def load_vit(place: Place) -> FrozenBackbone:
     return load_backbone(settings.backbone, settings.weights, settings.img_size)
 
 
-def session_data(place: Place, photos: list[Photo], staged: Path) -> LongTailedSet:
-    """The images that the session opens: its own, and the held-out ones that were kept."""
+def _data(place: Place, photos: list[Photo], names: list[str], staged: Path) -> LongTailedSet:
+    """The images that the session opens: its own, and the held-out ones of which copies are kept."""
     import pandas as pd
 
-    old = place.record.stream.class_names if place.record else ()
-    names = [*old, *dict.fromkeys(photo.label for photo in photos if photo.label not in old)]
-    copied = not is_closed_form(place.config.method)
-    rows = [(str(kept_file(staged, photo)), photo, "test") for photo in place.history.held_out if copied]
+    rows = []
+    for photo in () if place.closed_form else place.history.held_out:
+        rows.append((str(kept_file(staged, photo)), names.index(photo.label), "test", photo.name))
     for photo in photos:
         file = photo.file.absolute()
-        if copied and photo.split == HELD_OUT:
+        if photo.split == HELD_OUT and not place.closed_form:
             file = kept_file(staged, photo)
             file.parent.mkdir(exist_ok=True)
             shutil.copyfile(photo.file, file)
-        rows.append((str(file), photo, "test" if photo.split == HELD_OUT else "train"))
-    frame = pd.DataFrame(
-        {
-            "path": [path for path, _, _ in rows],
-            "label": np.array([names.index(photo.label) for _, photo, _ in rows], dtype=np.int64),
-            "split": [split for _, _, split in rows],
-            "name": [photo.name for _, photo, _ in rows],
-        }
-    )
-    seals = sorted([*place.history.known, *(photo.checksum for photo in photos)])
+        split = "test" if photo.split == HELD_OUT else "train"
+        rows.append((str(file), names.index(photo.label), split, photo.name))
+    frame = pd.DataFrame(rows, columns=["path", "label", "split", "name"]).astype({"label": np.int64})
+    checksum = _checksum(place.history.plus(Session(0), photos))
+    named = data_name(place.folder)
     return LongTailedSet(
-        root=Path(),
-        frame=frame,
-        class_names=names,
-        checksum=short_hash(seals),
-        law={},
-        card=CARDS[OWN],
-        **data_name(place.folder),
+        root=Path(), frame=frame, class_names=names, checksum=checksum, law={}, card=CARDS[OWN], **named
     )
 
 
-def _extended(place: Place, session: Session, photos: list[Photo], data: LongTailedSet) -> RunRecord:
+def _grown(place: Place, record: RunRecord, history: History, names: list[str], train: dict[str, int]) -> RunRecord:
     """The record with the session's classes as its last task."""
-    before = place.record or native_record(place.config, data)
-    old = place.record.stream if place.record else None
-    sizes = old.task_sizes if old else ()
-    first, classes = sum(sizes), len(data.class_names)
-    counts = [*(old.train_counts if old else ()), *[0] * (classes - first)]
-    for label, number in session.train.items():
-        counts[data.class_names.index(label)] += number
-    capacity = dict(place.capacity)
-    while capacity["max_classes"] < classes:
-        capacity["max_classes"] *= 2
+    new = len(names) - len(place.classes)
+    sizes, counts = (record.stream.task_sizes, record.stream.train_counts) if place.record else ((), ())
+    totals = [number + train.get(name, 0) for name, number in zip(names, [*counts, *[0] * new], strict=True)]
+    return _recorded(place, record, history, names, [*sizes, *[new] * bool(new)], totals)
+
+
+def _shrunk(place: Place, record: RunRecord, history: History, index: int) -> RunRecord:
+    """The record without a class; a task that had no other goes as well."""
+    stream = record.stream
+    own = next(task for task, end in enumerate(itertools.accumulate(stream.task_sizes)) if index < end)
+    sizes = [size - (task == own) for task, size in enumerate(stream.task_sizes)]
+    names, counts = ([*part[:index], *part[index + 1 :]] for part in (stream.class_names, stream.train_counts))
+    return _recorded(place, record, history, names, [size for size in sizes if size], counts)
+
+
+def _recorded(
+    place: Place, record: RunRecord, history: History, names: list, sizes: list[int], counts: list
+) -> RunRecord:
+    """The record with these classes, tasks and training images."""
     stream = replace(
-        before.stream,
+        record.stream,
         order="as learned",
-        task_sizes=(*sizes, classes - first) if classes > first else sizes,
-        class_names=tuple(data.class_names),
-        class_order=tuple(range(classes)),
+        task_sizes=tuple(sizes),
+        class_names=tuple(names),
+        class_order=tuple(range(len(names))),
         train_counts=tuple(counts),
     )
-    notes = [note for note in before.notes if not note.startswith("Held-out images")]
+    having = {photo.label for photo in history.held_out}
+    without = [label for label in names if label not in having]
+    what = "by their features, which never change" if place.closed_form else "as copies"
+    note = f"{_NOTE} of all sessions are kept in the model's folder {what}, and predicted after each session."
+    if without:
+        more = f" and {len(without) - 5} more" if len(without) > 5 else ""
+        note += f" Classes without a held-out image, so without an accuracy: {', '.join(without[:5])}{more}."
     return replace(
-        before,
-        engine=replace(before.engine, details=capacity),
-        data=replace(before.data, name=data.name, title=data.title, checksum=data.checksum, recipe={}),
+        record,
+        engine=replace(record.engine, details=asdict(place.capacity)),
+        data=replace(record.data, checksum=_checksum(history), recipe={}, **data_name(place.folder)),
         stream=stream,
-        notes=(*notes, held_out_note(place, photos, data.class_names)),
+        notes=(*(text for text in record.notes if not text.startswith(_NOTE)), note),
     )
 
 
-def held_out_note(place: Place, photos: list[Photo], classes: list[str]) -> str:
-    """The sentence for the report on how held-out images are kept, and which classes have none."""
-    having = {photo.label for photo in [*place.history.held_out, *photos] if photo.split == HELD_OUT}
-    without = [label for label in classes if label not in having]
-    what = "by their features, which never change" if is_closed_form(place.config.method) else "as copies"
-    kept = f"Held-out images of all sessions are kept in the model's folder {what}, and predicted after each session."
-    if not without:
-        return kept
-    more = f" and {len(without) - 5} more" if len(without) > 5 else ""
-    return f"{kept} Classes without a held-out image, so without an accuracy: {', '.join(without[:5])}{more}."
-
-
-def new_session(number: int, source: str, **more: Any) -> Session:
-    """A session that begins now."""
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return Session(number, now, source, pilot_tal=__version__, **more)
-
-
-def _counts(photos: list[Photo], split: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for photo in photos:
-        if photo.split == split:
-            counts[photo.label] = counts.get(photo.label, 0) + 1
-    return counts
-
-
-def _whole(key: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
-        raise UserError(f"{key} must be a whole number from 1 to 100000, got {text[:20]!r}")
-    return int(text)
+def _checksum(history: History) -> str:
+    return short_hash(sorted(history.known))

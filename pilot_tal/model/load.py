@@ -1,25 +1,177 @@
-"""Loads a run's model, or an exported one: nothing is needed but its folder and the ViT's weights."""
+"""A model on disk, as a run directory after any of its tasks or as a folder that `export` wrote; loads it to predict.
 
+model.json             what it is: the run's record, the classes, what an image must look like, versions, checksums
+learner.safetensors    the learned tensors
+vit.safetensors        the frozen ViT, if the folder is to suffice alone
+model.onnx             the whole classifier as one graph, if asked for
+README.md              the model card
+"""
+
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from data_lt.errors import UserError
-from data_lt.files import check_regular, given_path
+from data_lt.files import check_regular, checksum, given_path, read_json
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import BUNDLED, DEMO, given_statistics, load_backbone
 from pilot_tal.config.plugins import load_plugins
 from pilot_tal.config.settings import Hardware
+from pilot_tal.engine.checkpoint import load_checkpoint
 from pilot_tal.engine.hardware import choose_device
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.model.images import LARGEST_WEIGHTS
 from pilot_tal.model.model import Model
-from pilot_tal.model.stored import StoredModel, read_stored
+from pilot_tal.model.sessions import complete_session
+from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, tasks_done, unsealed
+from pilot_tal.record.run_record import RunRecord
 from pilot_tal.schema import build, settings_of
 from pilot_tal.stream.transforms import build_transforms
 
+FORMAT = 2
+ABOUT, LEARNER, VIT, GRAPH, CARD = "model.json", "learner.safetensors", "vit.safetensors", "model.onnx", "README.md"
 _BY_NAME = ("hub", "random", BUNDLED)
+
+
+@dataclass(frozen=True)
+class AboutModel:
+    """The content of `model.json`; `classes`, `input` and `scores` repeat the record for readers without this code."""
+
+    record: RunRecord
+    tasks_done: int
+    files: dict[str, Any]
+    classes: tuple[dict[str, Any], ...]
+    input: dict[str, Any]
+    scores: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A learner after `tasks_done` tasks, read back.
+
+    Attributes:
+        path: The run directory, or the exported folder.
+        vit: The ViT's own file beside it, if there is one.
+    """
+
+    path: Path
+    record: RunRecord
+    tasks_done: int
+    tensors: dict[str, Tensor]
+    vit: Path | None = None
+
+
+def read_stored(path: str | Path, after_task: int | None = None) -> StoredModel:
+    """Reads a model, without the ViT.
+
+    Args:
+        path: A run directory, a folder that `export` wrote, or `hf://user/name@revision`.
+        after_task: Of a run, the model as it was after so many tasks; after the last one that is finished if None.
+
+    Raises:
+        UserError: there is no model, or its files are damaged.
+    """
+    if str(path).startswith("hf://"):
+        from pilot_tal.model.hub import fetch_export
+
+        path = fetch_export(str(path))
+    path = given_path(path, "the model")
+    if (path / RECORD).is_file():
+        complete_session(path)
+        return _of_run(path, after_task)
+    if not (path / ABOUT).is_file():
+        raise UserError(_no_model(path))
+    stored = _of_folder(path)
+    if after_task not in (None, stored.tasks_done):
+        raise UserError(f"{path} holds the model after task {stored.tasks_done} only, not after task {after_task}")
+    return stored
+
+
+def _of_run(path: Path, after_task: int | None) -> StoredModel:
+    record = read_run_record(path)
+    if record.engine.name != "native":
+        raise UserError(f"{path} was trained by {record.engine.title}, which keeps its models itself")
+    checkpoint = load_checkpoint(path, after_task)
+    if checkpoint is None:
+        if tasks_done(path):
+            raise UserError(
+                f"{path} has lost its folder checkpoint, in which the model was; put it back, or remove {path} and run "
+                "it anew"
+            )
+        raise UserError(f"{path} has no finished task yet, so there is no model; run it on and try again")
+    return StoredModel(path, record, checkpoint.tasks_done, checkpoint.learner)
+
+
+def refuse_inside_run(target: Path) -> None:
+    """Raise if writing `target` would touch a run directory or an exported model."""
+    for folder in Path(os.path.abspath(target)).parents:
+        if (folder / RECORD).is_file() or (folder / ABOUT).is_file():
+            raise UserError(f"{target} lies in the run directory or exported model {folder}; give another place")
+
+
+def is_export(path: Path) -> bool:
+    """Whether a folder's `model.json` is one that `export` wrote, in any format."""
+    try:
+        content = read_json(path / ABOUT)
+    except UserError:
+        return False
+    return isinstance(content, dict) and "record" in content and unsealed(content) is not None
+
+
+def read_about(path: Path) -> AboutModel:
+    """Read the `model.json` of an exported folder."""
+    file = path / ABOUT
+    content = read_json(file)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(f"{file} is not of format {FORMAT}, which this version reads; export the run again")
+    rest = unsealed(content)
+    if rest is None:
+        raise UserError(f"{file} was edited or damaged, for its checksum does not fit; export the run again")
+    try:
+        about = build(AboutModel, {key: value for key, value in rest.items() if key != "alone"})  # of version 0.2
+    except UserError as error:
+        raise UserError(f"{file} is damaged ({error}); export the run again") from error
+    if not 1 <= about.tasks_done <= about.record.num_tasks:
+        raise UserError(f"{file} is damaged (tasks_done is {about.tasks_done}); export the run again")
+    return about
+
+
+def _of_folder(path: Path) -> StoredModel:
+    about = read_about(path)
+    for name in (LEARNER, VIT):
+        if name in about.files and not _is_whole(path / name, about.files[name]):
+            raise UserError(f"{path / name} is missing or damaged (its checksum does not fit); export the run again")
+    try:
+        tensors = load_file(path / LEARNER)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path / LEARNER} cannot be read ({str(error)[:80]}); export the run again") from error
+    vit = path / VIT if VIT in about.files else None
+    return StoredModel(path, about.record, about.tasks_done, tensors, vit)
+
+
+def _is_whole(file: Path, wanted: Any) -> bool:
+    return file.is_file() and checksum(file) == wanted
+
+
+def _no_model(path: Path) -> str:
+    if not path.exists():
+        return f"{path} does not exist; give a run directory or an exported model"
+    if path.is_dir():
+        try:
+            return f"{path} holds runs; give one of them, such as {find_runs([path])[0]}"
+        except UserError:
+            pass
+    return f"{path} is neither a run directory (it has no {RECORD}) nor an exported model (no {ABOUT})"
 
 
 def load_model(

@@ -21,7 +21,7 @@ from pilot_tal.record.run_record import NO_LOSS, RunRecord
 
 if TYPE_CHECKING:
     from pilot_tal.engine.callbacks import Callback
-    from pilot_tal.model.photos import Photos
+    from pilot_tal.model.images import Photos
     from pilot_tal.model.sessions import Session
 
 ImageLike = str | Path | Image.Image | Tensor
@@ -130,7 +130,7 @@ class Model:
 
     def forget(self, label: str) -> "Session":
         """Removes a class as if it had never been learned; only closed-form methods can."""
-        from pilot_tal.model.forget import forget
+        from pilot_tal.model.learn import forget
 
         session = forget(self.path, label)
         self._reload()
@@ -163,7 +163,7 @@ class Model:
         """
         from pilot_tal.model.export import export_model
         from pilot_tal.model.hub import push_export
-        from pilot_tal.model.stored import is_export
+        from pilot_tal.model.load import is_export
 
         if is_export(self.path):
             return push_export(self.path, repo, private)

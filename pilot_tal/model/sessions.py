@@ -1,7 +1,6 @@
 """A model that goes on learning, on disk: a run directory whose stream grows by one task per session.
 
-    sessions.json      the settings at creation, and each session: date, source, classes, counts
-    sessions/          session00.csv …: image, class, split, sha256
+    sessions.json      the settings at creation, and each session: date, source, classes, counts, images with SHA-256
     held_out/          copies of held-out images, for methods whose features of an image change
 
 A session is prepared in a hidden folder and takes effect by one rename, so that a process that is killed leaves the
@@ -9,27 +8,26 @@ model as it was, or as it is afterwards.
 """
 
 import contextlib
-import csv
-import io
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from data_lt.errors import UserError
-from data_lt.files import given_path, guarded, read_json, staged_folder, unguarded, write_json, write_text
-from pilot_tal.model.photos import HELD_OUT, TRAIN, Photo
+from data_lt.files import given_path, read_json, staged_folder, write_json
+from pilot_tal.model.images import HELD_OUT, Photo
 from pilot_tal.record.lock import Lock, locked
 from pilot_tal.record.run_dir import RECORD, RESULT, damaged, read_run_record, read_sealed, write_sealed
 from pilot_tal.schema import build
+from pilot_tal.version import __version__
 
 SESSIONS, KEPT = "sessions.json", "held_out"
 _STAGED, _READY, _FILES = ".session", ".session-ready", "files.json"
-_COLUMNS = ("image", "class", "split", "sha256")
-_OWN = ("sessions", KEPT, "predictions", "steps", "states", "checkpoint")
+_OWN = (KEPT, "predictions", "steps", "states", "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Session:
 
     Attributes:
         number: From 0.
-        date: When it ended, UTC.
+        date: When it began, UTC.
         source: Where the images came from.
         task: The task of its new classes; None if it had none.
         train: Training images of each class.
@@ -50,15 +48,15 @@ class Session:
     """
 
     number: int
-    date: str
-    source: str
+    date: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    source: str = ""
     task: int | None = None
     train: dict[str, Any] = field(default_factory=dict)
     held_out: dict[str, Any] = field(default_factory=dict)
     repeated: int = 0
     forgot: str | None = None
     seconds: float = 0.0
-    pilot_tal: str = ""
+    pilot_tal: str = __version__
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,10 @@ class History:
     def held_out(self) -> list[Photo]:
         """All held-out images, in the order in which they came."""
         return [photo for photos in self.images for photo in photos if photo.split == HELD_OUT]
+
+    def plus(self, session: Session, photos: Iterable[Photo]) -> "History":
+        """The history with one more session."""
+        return History(self.settings, (*self.sessions, session), (*self.images, tuple(photos)))
 
     def without(self, label: str) -> "History":
         """The history without the images of a class; a session that added no other class has no task any more."""
@@ -106,23 +108,17 @@ def read_history(folder: Path) -> History:
     content = read_sealed(file)
     try:
         sessions = tuple(build(Session, one) for one in content["sessions"])
-        settings = tuple(map(str, content["settings"]))
-    except (KeyError, TypeError, UserError) as error:
+        images = tuple(tuple(Photo(Path(row[0]), *row) for row in rows) for rows in content["images"])
+        return History(tuple(map(str, content["settings"])), sessions, images)
+    except (IndexError, KeyError, TypeError, UserError) as error:
         raise damaged(file, str(error)[:80]) from error
-    return History(settings, sessions, tuple(_read_images(folder, one.number) for one in sessions))
 
 
 def write_history(folder: Path, history: History) -> None:
     """Writes the sessions and their lists of images."""
-    for session, photos in zip(history.sessions, history.images, strict=True):
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for one in photos:
-            writer.writerow([guarded(one.name), guarded(one.label), one.split, one.checksum])
-        write_text(folder / _list_name(session.number), text.getvalue())
     sessions = [asdict(session) for session in history.sessions]
-    write_sealed(folder / SESSIONS, {"settings": list(history.settings), "sessions": sessions})
+    images = [[[one.name, one.label, one.checksum, one.split] for one in photos] for photos in history.images]
+    write_sealed(folder / SESSIONS, {"settings": list(history.settings), "sessions": sessions, "images": images})
 
 
 def copy_model(source: Path, folder: str | Path) -> Path:
@@ -154,23 +150,6 @@ def kept_file(folder: Path, photo: Photo) -> Path:
     return folder / KEPT / f"{photo.checksum[:32]}{photo.file.suffix.lower()}"
 
 
-def _list_name(number: int) -> str:
-    return f"sessions/session{number:02d}.csv"
-
-
-def _read_images(folder: Path, number: int) -> tuple[Photo, ...]:
-    file = folder / _list_name(number)
-    try:
-        rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
-        photos = tuple(Photo(Path(name := unguarded(r["image"])), name, unguarded(r["class"]), r["sha256"], r["split"])
-                       for r in rows)  # fmt: skip
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise damaged(file, f"it must have the columns {', '.join(_COLUMNS)}") from error
-    if any(photo.split not in (TRAIN, HELD_OUT) or not photo.checksum for photo in photos):
-        raise damaged(file, f"a split is neither {TRAIN!r} nor {HELD_OUT!r}")
-    return photos
-
-
 @contextlib.contextmanager
 def staged_session(folder: Path, lock: Lock) -> Iterator[Path]:
     """Yields a copy of the model folder to change; on success it takes the folder's place, else nothing happens."""
@@ -198,7 +177,7 @@ def keep_last_checkpoint(folder: Path) -> None:
     files = {name: seal for name, seal in result["files"].items() if not name.startswith("checkpoint/") or last in name}
     write_sealed(folder / RESULT, {**result, "files": files})
     for name in _files_of(folder):
-        if name.partition("/")[0] in _OWN[2:] and name not in files:
+        if name.partition("/")[0] in _OWN[1:] and name not in files:
             (folder / name).unlink()
 
 

@@ -16,8 +16,8 @@ from data_lt.errors import UserError
 from pilot_tal.config.defaults import method_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.learn import learn
+from pilot_tal.model.load import read_stored
 from pilot_tal.model.session_trainer import ClosedFormSession, closed_forms
-from pilot_tal.model.stored import read_stored
 from pilot_tal.record.lock import locked
 from pilot_tal.schema import settings_of
 

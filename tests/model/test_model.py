@@ -10,8 +10,7 @@ from data_lt.errors import UserError
 from data_lt.pictures import read_picture
 from pilot_tal import load_model
 from pilot_tal.learners import FIDELITIES, LEARNERS
-from pilot_tal.model.load import find_vit, restore_learner
-from pilot_tal.model.stored import read_stored
+from pilot_tal.model.load import find_vit, read_stored, restore_learner
 
 VOTERS = ("l2p", "dualprompt")  # with fidelity=pilot
 
