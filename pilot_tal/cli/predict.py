@@ -1,6 +1,5 @@
 """`pilot-tal predict`: labels for new images."""
 
-import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -105,8 +104,7 @@ def _label(model, files: list[Path], top: int, batch_size: int, reject: float | 
 
     if model.note:
         echo(f"note: {model.note}", err=True)
-    with progress("predicting", len(files)) as advance, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the note, printed above
+    with progress("predicting", len(files)) as advance:
         results = list(model.each(pictures(), top, batch_size, reject))
     readable = [file for file in files if file not in unreadable]
     return [labelled(model, *pair) for pair in zip(readable, results, strict=True)], unreadable

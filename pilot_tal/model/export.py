@@ -101,13 +101,8 @@ def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
         tasks_done=done,
         files=files,
         classes=tuple(
-            {
-                "name": name,
-                "training_images": stream.train_counts[label],
-                "part": "tail" if label in tail else "head",
-                "task": tasks[label] + 1,
-            }
-            for label, name in enumerate(model.classes)
+            {"name": name, "training_images": count, "part": "tail" if label in tail else "head", "task": task + 1}
+            for label, (name, count, task) in enumerate(zip(model.classes, stream.train_counts, tasks, strict=False))
         ),
         input={
             "pixels": list(model.learner.backbone.img_size),

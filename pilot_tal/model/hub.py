@@ -74,21 +74,20 @@ def _reported(problem: str) -> Iterator[None]:
         raise UserError(f"{problem}: {_NO_TOKEN}") from error
     except errors.RevisionNotFoundError as error:
         raise UserError(f"{problem}: there is no such revision") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise UserError(f"{problem}: it is not in the cache, and the hub cannot be reached; {_NETWORK}") from error
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         if status in (401, 403) or isinstance(error, errors.RepositoryNotFoundError):
             raise UserError(f"{problem}: it does not exist, or {_NO_TOKEN}") from error
         raise UserError(f"{problem}: the hub answered {status}; try again later") from error
-    except (OSError, ValueError, RuntimeError) as error:  # no network: each version has its own error for it
-        raise UserError(f"{problem}: {_first_line(error)}; is there a network connection?") from error
-    except Exception as error:
-        if not type(error).__module__.startswith("http"):  # httpx, on which the library is built
+    except Exception as error:  # no network: each version has its own error for it
+        if not isinstance(error, (OSError, ValueError, RuntimeError)) and not type(error).__module__.startswith("http"):
             raise
-        raise UserError(f"{problem}: {_first_line(error)}; is there a network connection?") from error
+        reason = one_line((str(error).strip().splitlines() or [type(error).__name__])[0])[:160]
+        raise UserError(f"{problem}: {reason}; {_NETWORK}") from error
 
 
 _NO_TOKEN = "your token gives no access to it; log in with `hf auth login`, or set HF_TOKEN"
 
-
-def _first_line(error: Exception) -> str:
-    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0])[:160]
+_NETWORK = "is there a network connection?"

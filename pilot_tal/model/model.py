@@ -75,7 +75,7 @@ class Model:
         self.classes: tuple[str, ...] = record.stream.class_names[: learner.seen]
         self.learner, self.transform, self.statistics, self.device = learner, transform, statistics, device
         self.note = _SCORED_ALONE.format(record.method.title) if learner.score_alone() else None
-        self._creation, self._warned = None, False
+        self._creation = None
         precision = record.backbone.precision
         self._precision = precision if device.type == "cuda" or precision == "bf16" else "fp32"
 
@@ -116,15 +116,8 @@ class Model:
         from pilot_tal.model.learn import learn
 
         method, settings = self._creation or (None, [f"device={self.device}"])
-        session = learn(
-            self.path,
-            photos,
-            method=method,
-            settings=settings,
-            hold_out=hold_out,
-            again=again,
-            callbacks=callbacks,
-        )
+        how: dict[str, Any] = {"hold_out": hold_out, "again": again, "callbacks": callbacks}
+        session = learn(self.path, photos, method=method, settings=settings, **how)
         self._reload()
         return session
 
@@ -168,9 +161,8 @@ class Model:
         if is_export(self.path):
             return push_export(self.path, repo, private)
         with tempfile.TemporaryDirectory() as scratch:
-            folder = export_model(
-                self.path, Path(scratch) / "model", after_task=self.tasks_done, with_backbone=with_backbone
-            )
+            what: dict[str, Any] = {"after_task": self.tasks_done, "with_backbone": with_backbone}
+            folder = export_model(self.path, Path(scratch) / "model", **what)
             return push_export(folder, repo, private)
 
     @property
@@ -183,9 +175,8 @@ class Model:
     def _reload(self) -> None:
         from pilot_tal.model.load import load_model
 
-        device = str(self.device) if self.tasks_done else "auto"
-        device = next((item[7:] for item in (self._creation or ("", []))[1] if item.startswith("device=")), device)
-        vars(self).update(vars(load_model(self.path, device=device)))
+        given = dict(item.split("=", 1) for item in self._creation[1]) if self._creation else {"device": self.device}
+        vars(self).update(vars(load_model(self.path, device=str(given.get("device", "auto")))))
 
     def __repr__(self) -> str:
         if not self.tasks_done:
@@ -205,7 +196,7 @@ class Model:
         batch_size: int = 32,
         reject: float | None = None,
     ) -> list[Prediction]:
-        """Predict the class of each image; a prediction never depends on the other images.
+        """Predicts the class of each image; a prediction never depends on the other images.
 
         Args:
             images: Paths, PIL images, or tensors as `transform` returns them; one or many.
@@ -219,6 +210,8 @@ class Model:
         """
         if isinstance(images, (str, Path, Image.Image)) or (isinstance(images, Tensor) and images.ndim == 3):
             images = [images]
+        if self.note:
+            warnings.warn(self.note, UserWarning, stacklevel=2)
         return list(self.each(images, top, batch_size, reject))
 
     def each(
@@ -230,10 +223,15 @@ class Model:
         for name, value in (("top", top), ("batch_size", batch_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.note and not self._warned:
-            self._warned = True
-            warnings.warn(self.note, UserWarning, stacklevel=3)
-        return self._each(images, top, batch_size, None if reject is None else self._threshold(reject))
+        threshold = None if reject is None else self._threshold(reject)
+        tensors = (self._tensor(image) for image in images)
+        while batch := list(itertools.islice(tensors, batch_size)):
+            x = torch.stack(batch)
+            found = self._best(self.scores(x), top)
+            if threshold is not None:
+                below = self._log_density(x) < threshold
+                found = [replace(one, rejected=low) for one, low in zip(found, below.tolist(), strict=True)]
+            yield from found
 
     def _threshold(self, reject: float) -> float:
         """The log-density below which an image is rejected."""
@@ -248,30 +246,19 @@ class Model:
             )
         return learner.reject_below(reject)
 
-    def _each(
-        self, images: Iterable[ImageLike], top: int, batch_size: int, threshold: float | None
-    ) -> Iterator[Prediction]:
-        tensors = (self._tensor(image) for image in images)
-        while batch := list(itertools.islice(tensors, batch_size)):
-            x = torch.stack(batch)
-            found = self._best(self.scores(x), top)
-            if threshold is not None:
-                below = self._log_density(x) < threshold
-                found = [replace(one, rejected=low) for one, low in zip(found, below.tolist(), strict=True)]
-            yield from found
-
     @torch.no_grad()
     def _log_density(self, x: Tensor) -> Tensor:
         learner: Any = self.learner
-        with tensor_cores(self.device, self._precision), autocast(self.device, self._precision):
-            features = learner.embedding(x.to(self.device, non_blocking=True))
-        return learner.log_density(features.float()).cpu()
+        return learner.log_density(self._computed(learner.embedding, x))
 
-    @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """The learner's own scores [B, classes] of images as `transform` returns them; the largest is the label."""
+        return self._computed(self.learner.scores, x)
+
+    @torch.no_grad()
+    def _computed(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         with tensor_cores(self.device, self._precision), autocast(self.device, self._precision):
-            return self.learner.scores(x.to(self.device, non_blocking=True)).float()
+            return function(x.to(self.device, non_blocking=True)).float()
 
     def _best(self, scores: Tensor, top: int) -> list[Prediction]:
         """Rank by the scores themselves, equal ones by class, as the run did."""

@@ -81,18 +81,20 @@ def csv_text(found: Sequence[Labelled]) -> str:
 
     Names are `guarded`, for spreadsheets run some.
     """
-    most = max((len(one.prediction.top) for one in found), default=1)
-    asked = any(one.prediction.rejected is not None for one in found)
-    head = ["image", "label", "score", "true", *["rejected"] * asked]
-    head += [f"{name}_{place}" for place in range(2, most + 1) for name in ("label", "score")]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
+    rows = []
     for one in found:
-        further = [value for label, share in one.prediction.top[1:] for value in (guarded(label), f"{share:.6g}")]
-        names = (guarded(name) for name in (str(one.file), one.prediction.label, one.true or ""))
-        first = (next(names), next(names), f"{one.prediction.score:.6g}", next(names))
-        writer.writerow([*first, *[int(bool(one.prediction.rejected))] * asked, *further])
+        (label, share), *further = one.prediction.top
+        row: dict[str, object] = {"image": guarded(str(one.file)), "label": guarded(label), "score": f"{share:.6g}"}
+        row["true"] = guarded(one.true or "")
+        if one.prediction.rejected is not None:
+            row["rejected"] = int(one.prediction.rejected)
+        for place, (label, share) in enumerate(further, 2):
+            row |= {f"label_{place}": guarded(label), f"score_{place}": f"{share:.6g}"}
+        rows.append(row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, max(rows, key=len, default=_NO_IMAGE), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 
@@ -108,6 +110,7 @@ def json_text(model: Model, found: Sequence[Labelled], unreadable: dict[Path, st
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+_NO_IMAGE = dict.fromkeys(("image", "label", "score", "true"))
 _SHARES = ("accuracy", "a_mean", "a_head", "a_tail")
 
 
