@@ -30,6 +30,7 @@ from pilot_tal.results.plots_classes import accuracy_by_class, confusion, differ
 from pilot_tal.results.plots_overview import group_tradeoff, options_plots, study_plots
 from pilot_tal.results.plots_tasks import after_task, loss_curves, precision_recall_by_task, tal_over_steps, task_matrix
 from pilot_tal.results.study import Study
+from pilot_tal.results.thumbnails import thumbnails
 
 ALL_PLOTS_UP_TO = 4
 """Groups of a report whose pages have every plot; those of larger reports have the main ones unless asked."""
@@ -151,6 +152,7 @@ def _render(study: Study, overview: Part | None, section: Part | None, watched: 
         overview=overview,
         section=section,
         data=_class_data(group) if group else None,
+        thumbnails=thumbnails(group) if group and len(study.finished) <= ALL_PLOTS_UP_TO else None,
         tiled=[v for v in group.compared_variants() if v in featured_variants(group)] if group else [],
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -43,15 +43,15 @@ def watch_report(
     try:
         while not done:
             try:
-                seen, done, counts = _look(paths)
-                changed, line = seen != before, f"{counts}: {output / 'index.html'}"
-                if changed:
+                seen, finished, line = _look(paths)
+                if seen != before:
                     study = load_study(paths, baseline)
                     build_report(study, output, plots=plots, watched=True)
-                    before = seen
+                    before, said = seen, ""
+                done, line = finished, f"{line}: {output / 'index.html'}"
             except UserError as error:
-                changed, done, line = False, False, str(error)
-            if changed or line != said:
+                line = str(error)
+            if line != said:
                 say(f"{time.strftime('%H:%M:%S')} {line}")
                 said = line
             if not done:
