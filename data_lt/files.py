@@ -46,6 +46,15 @@ def given_path(path: str | Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
+def os_errors(what: str) -> Iterator[None]:
+    """Raises an `OSError` as a `UserError` that begins with `what`, such as "cannot write PATH"."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
 def atomic_path(path: str | Path, check: Callable[[], None] | None = None) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` on success and is removed on failure.
 
@@ -62,26 +71,22 @@ def atomic_path(path: str | Path, check: Callable[[], None] | None = None) -> It
     path = Path(path)
     if check is not None:
         check()
-    try:
+    with os_errors(f"cannot write {path}"):
         make_folder(path.parent)
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", suffix=".tmp", dir=path.parent)
         os.close(handle)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes files private; results are to be shared
-        sync(temporary)
-        if check is not None:
-            check()
-        temporary.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes files private; results are to be shared
+            sync(temporary)
+            if check is not None:
+                check()
+            temporary.replace(path)
+            sync(path.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
@@ -111,19 +116,16 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     A folder that is new appears whole. In one that exists, files of the same name are replaced and others stay.
     """
     path = Path(path)
-    temporary = None
-    try:
+    with os_errors(f"cannot write to {path}"):
         # Inside a folder that exists: its parent may be another file system, from which nothing can be renamed.
         beside = path if path.is_dir() else path.parent
         beside.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name or 'new'}.", suffix=".tmp", dir=beside))
-        yield temporary
-        temporary.chmod(0o777 & ~_umask())  # mkdtemp makes folders private
-        _move(temporary, path)
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
+        try:
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())  # mkdtemp makes folders private
+            _move(temporary, path)
+        finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -181,19 +183,16 @@ def read_text(path: str | Path, name: str) -> str:
         UserError: it cannot be read, or is not text; the sentence calls it `name`.
     """
     try:
-        return read_bytes(path).decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot read {name} {str(path)[:200]}: {error.strerror or error}") from error
+        with os_errors(f"cannot read {name} {str(path)[:200]}"):
+            return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"cannot read {name} {path}: it is not UTF-8 text") from error
 
 
 def check_regular(path: Path, name: str, largest: int = 1 << 40) -> None:
     """Refuses what is not a regular file of at most `largest` bytes: reading a FIFO or a device may never end."""
-    try:
+    with os_errors(f"cannot read {name} {str(path)[:200]}"):
         found = path.stat()
-    except OSError as error:
-        raise UserError(f"cannot read {name} {str(path)[:200]}: {error.strerror or error}") from error
     if not stat.S_ISREG(found.st_mode):
         raise UserError(f"cannot read {name} {path}: not a regular file")
     if found.st_size > largest:
@@ -206,10 +205,10 @@ def read_json(path: str | Path) -> Any:
     Raises:
         UserError: it is missing or is not valid JSON (NaN and infinity are not).
     """
+    with os_errors(f"cannot read {path}"):
+        content = read_bytes(path)
     try:
-        return parse_json(read_bytes(path))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+        return parse_json(content)
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {str(error)[:80]}") from error
 

@@ -16,18 +16,7 @@ from typing import Any
 
 from pilot_tal.config.grid import run_config
 from pilot_tal.engine.jobs import Jobs
-from pilot_tal.engine.progress import Status
 from pilot_tal.engine.trainer import Trainer
-
-
-class Silence:
-    """A progress line that shows nothing."""
-
-    live = False
-
-    def update(self, status: Status) -> None: ...
-
-    def say(self, line: str) -> None: ...
 
 
 class Turns:
@@ -63,7 +52,7 @@ def side_by_side(runs: dict[str, Trainer]) -> dict[str, float]:
     def execute(name: str) -> None:
         turns.begin(name)
         try:
-            runs[name].execute(Silence())
+            runs[name].execute()
         finally:
             turns.end(name, finished=True)
 

@@ -26,12 +26,7 @@ from pilot_tal.version import __version__
 
 _LONGEST_WORD = 100  # of what was typed, in an error about it
 
-app = typer.Typer(
-    name="pilot-tal",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="pilot-tal", invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 Method = Annotated[str, typer.Argument(help="A method, such as l2p or mos; `pilot-tal list` names all.")]
 Dataset = Annotated[
-    str,
-    typer.Argument(help="A dataset, such as cub_lt, demo_lt (no download needed) or folder_lt (your own images)."),
+    str, typer.Argument(help="A dataset, such as cub_lt, demo_lt (no download needed) or folder_lt (your own images).")
 ]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045, typer reads this form on every Python

@@ -17,8 +17,7 @@ from pilot_tal.config.parse import as_typed
 from pilot_tal.config.settings import AUTO, Hardware, RunConfig, StudyConfig
 from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.native_record import native_record
-from pilot_tal.engine.shared import Shared, load_shared
-from pilot_tal.engine.trainer import Trainer
+from pilot_tal.engine.trainer import Shared, Trainer, load_shared
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 
 

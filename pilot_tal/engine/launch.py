@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from data_lt.errors import UserError
+from data_lt.files import os_errors
 from pilot_tal.config.settings import StudyConfig
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.hardware import (
@@ -20,7 +21,7 @@ from pilot_tal.engine.hardware import (
     training_bytes,
 )
 from pilot_tal.engine.jobs import Job, Jobs
-from pilot_tal.engine.progress import Display, DisplayLine
+from pilot_tal.engine.progress import Display
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.engine.workers import Workers, can_fork
 from pilot_tal.record.plans import note_plan
@@ -91,10 +92,8 @@ def _is_done(job: Job) -> bool:
 
 def check_output(output: Path) -> None:
     """Raises a `UserError` for a folder that cannot be written."""
-    try:
+    with os_errors(f"cannot write to {output}"):
         output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {output}: {error.strerror or error}") from error
     if not os.access(output, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {output}: no permission")
 
@@ -109,7 +108,7 @@ def _run_here(jobs: Jobs, job: Job, gpus: Sequence[str], display: Display, callb
     try:
         trainer = jobs.trainer(job)
         with display:
-            trainer.execute(DisplayLine(display, job.label), callbacks)
+            trainer.execute(display, job.label, callbacks)
     finally:  # the caller may be a notebook
         torch.set_num_threads(threads)
         if gpus and visible is None:

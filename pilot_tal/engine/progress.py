@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pilot_tal.engine.callbacks import Callback, StepInfo
 from pilot_tal.record.writer import RunWriter
@@ -31,18 +31,6 @@ class Status:
         return f"{self.place} loss {self.loss:.2f} {duration(self.left)} left"
 
 
-class Line(Protocol):
-    """Where one run reports its progress; `live` tells whether `update` is shown at once."""
-
-    live: bool
-
-    def update(self, status: Status) -> None:
-        """Shows the current status."""
-
-    def say(self, line: str) -> None:
-        """Prints a line."""
-
-
 class Display:
     """Shows the progress of several runs; this base class shows nothing.
 
@@ -67,36 +55,22 @@ class Display:
         """Prints a line."""
 
 
-class DisplayLine:
-    """The line of one run on a display."""
-
-    def __init__(self, display: Display, name: str):
-        self.display, self.name, self.live = display, name, display.live
-
-    def update(self, status: Status) -> None:
-        """Shows the current status."""
-        self.display.update(self.name, status)
-
-    def say(self, line: str) -> None:
-        """Prints a line."""
-        self.display.say(f"{self.name}: {line}")
-
-
 class Progress(Callback):
-    """Reports how far a run is on its line, in its log and with its lock.
+    """Reports how far a run is on a display, in its log and with its lock.
 
     Args:
-        line: Where it is shown.
+        display: Where it is shown.
+        label: Of the run on the display.
         writer: Of the run; its log gets the lines that stay.
         total_steps: Training steps that are left, over all tasks.
     """
 
-    def __init__(self, line: Line, writer: RunWriter, total_steps: int):
-        self.line, self.writer, self.left = line, writer, total_steps
+    def __init__(self, display: Display, label: str, writer: RunWriter, total_steps: int):
+        self.display, self.label, self.writer, self.left = display, label, writer, total_steps
         self.steps, self.images = 0, 0.0
         self.busy = 0.0  # seconds in training steps alone
         self.last_shown = self.last_line = self.step_started = time.monotonic()
-        self.between = SECONDS_BETWEEN_LIVE if line.live else SECONDS_BETWEEN_STATUSES
+        self.between = SECONDS_BETWEEN_LIVE if display.live else SECONDS_BETWEEN_STATUSES
 
     def on_task_start(self, run: "Trainer", task: TaskInfo) -> None:
         """Starts the clock of the training steps."""
@@ -115,19 +89,19 @@ class Progress(Callback):
         left = (self.left - self.steps) * self.busy / self.steps
         status = Status(place, float(step.loss), left, self.steps / self.left)
         self.show(status)
-        if not self.line.live and now - self.last_line >= SECONDS_BETWEEN_LINES:
+        if not self.display.live and now - self.last_line >= SECONDS_BETWEEN_LINES:
             run.message(f"{status}, {self.images / max(self.busy, 1e-9):.0f} images/s")
 
     def on_message(self, run: "Trainer", text: str) -> None:
         """Prints a line and appends it to the run's log."""
         self.last_line = time.monotonic()
-        self.line.say(text)
+        self.display.say(f"{self.label}: {text}")
         self.writer.append_log(text)
 
     def show(self, status: Status) -> None:
-        """Shows a status, on the line and in the lock."""
+        """Shows a status, on the display and in the lock."""
         self.last_shown = time.monotonic()
-        self.line.update(status)
+        self.display.update(self.label, status)
         self.writer.lock.doing = {"place": status.place, "left": status.left}
 
 

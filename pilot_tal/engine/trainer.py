@@ -1,7 +1,7 @@
 """One run: a learner over the tasks of a stream, with a checkpoint after each task."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from data_lt import LongTailedSet
 from data_lt.errors import UserError
-from pilot_tal.backbone.load import given_statistics
+from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.backbone.load import given_statistics, load_backbone
 from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Hardware, RunConfig
 from pilot_tal.engine.callbacks import Callback, StepInfo, TaskResult
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
-from pilot_tal.engine.hardware import check_eval_batch, find_eval_batch
+from pilot_tal.engine.hardware import MOST_WORKERS, check_eval_batch, cores, find_eval_batch
 from pilot_tal.engine.loggers import check_log, make_loggers
 from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
-from pilot_tal.engine.progress import Line, Progress, Status
-from pilot_tal.engine.shared import Shared
+from pilot_tal.engine.progress import Display, Progress, Status
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.losses import TaskLoss, build_loss
@@ -30,9 +31,41 @@ from pilot_tal.record.step_log import StepLog
 from pilot_tal.record.writer import RunWriter, open_run
 from pilot_tal.stream.batches import Batches
 from pilot_tal.stream.seeds import derive_seed
+from pilot_tal.stream.store import ImageStore
 from pilot_tal.stream.task import TaskInfo
 from pilot_tal.stream.tasks import make_tasks
 from pilot_tal.stream.transforms import build_transforms
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Loaded for one run, and shared by all runs on the same images with the same backbone."""
+
+    data: LongTailedSet
+    backbone: FrozenBackbone
+    store: ImageStore
+    device: torch.device
+    workers: int
+
+
+def load_shared(
+    config: RunConfig,
+    hardware: Hardware,
+    data: LongTailedSet,
+    device: torch.device,
+    backbone: FrozenBackbone | None = None,
+) -> Shared:
+    """Loads the frozen backbone, unless it is given, into the host's memory.
+
+    Nothing here touches a GPU: a process that has done so may not be forked.
+    """
+    settings = config.settings
+    backbone = backbone or load_backbone(settings.backbone, settings.weights, settings.img_size)
+    store = ImageStore(data.root, data.frame["path"].tolist(), hardware.cache)
+    workers = hardware.workers
+    if workers is None:  # a CPU is busy with the backbone; a GPU waits for images
+        workers = min(MOST_WORKERS, cores()) if device.type == "cuda" else 0
+    return Shared(data, backbone, store, device, workers)
 
 
 class Trainer:
@@ -46,14 +79,7 @@ class Trainer:
         path: The run directory.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        hardware: Hardware,
-        shared: Shared,
-        record: RunRecord,
-        path: Path,
-    ):
+    def __init__(self, config: RunConfig, hardware: Hardware, shared: Shared, record: RunRecord, path: Path):
         self.config, self.hardware, self.shared = config, hardware, shared
         self.settings = config.method_config
         check_precision(config.settings.precision, shared.device)
@@ -82,18 +108,18 @@ class Trainer:
         self.train = [_some(own, n, frame["path"]) for own, n in zip(found, counts, strict=True)]
         self.test = _by_label(labels, ~training, len(counts), QUICK_TEST_IMAGES if self.config.quick else None)
 
-    def execute(self, line: Line, callbacks: Sequence[Callback] = ()) -> Path:
-        """Trains what is left and reports progress on `line`; does nothing for a finished run.
+    def execute(self, display: Display | None = None, label: str = "", callbacks: Sequence[Callback] = ()) -> Path:
+        """Trains what is left and shows progress as `label` on `display`; does nothing for a finished run.
 
         Raises:
             Busy: another process works on this run.
         """
         with open_run(self.path) as writer:
             if not is_finished(self.path):
-                self._train(line, writer, callbacks)
+                self._train(display or Display(), label, writer, callbacks)
         return self.path
 
-    def _train(self, line: Line, writer: RunWriter, callbacks: Sequence[Callback]) -> None:
+    def _train(self, display: Display, label: str, writer: RunWriter, callbacks: Sequence[Callback]) -> None:
         checkpoint, predictions = resume(writer, self.record)
         done = 0 if checkpoint is None else checkpoint.tasks_done
         torch.manual_seed(derive_seed("build", self.config.seed))
@@ -101,7 +127,7 @@ class Trainer:
         if checkpoint is not None:
             self.restore(learner, checkpoint)
         left = sum(self.steps(task) for task in self.tasks[done:])
-        self.progress = Progress(line, writer, left)
+        self.progress = Progress(display, label, writer, left)
         self.callbacks = [self.progress, *make_loggers(self.hardware.log), *callbacks]
         self._write_record(writer, resumed=done > 0)
         if not done:

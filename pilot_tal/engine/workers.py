@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from data_lt.errors import UserError, sentence, terminate
+from data_lt.files import os_errors
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.jobs import Job, Jobs, from_arguments, run_arguments
 from pilot_tal.engine.progress import Display, Status, duration
@@ -122,7 +123,8 @@ class Workers:
             make = functools.partial(_loaded, run_arguments(job.config, hardware, plugins))
         receive, send = multiprocessing.Pipe(duplex=False)
         slot = self.free.pop(0)
-        order = (make, self.callbacks, send, slot, self.threads, self.display.live, os.getpid(), job.path / LOG)
+        shown = (job.label, self.display.live, job.path / LOG)
+        order = (make, self.callbacks, send, slot, self.threads, os.getpid(), *shown)
         process = _processes().Process(target=_work, args=order, daemon=False)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the worker ignores it
         try:
@@ -156,7 +158,7 @@ class Workers:
                     worker.status = content
                     self.display.update(job.label, content)
                 elif kind == "line":
-                    self.display.say(f"{job.label}: {content}")
+                    self.display.say(content)
                 else:
                     worker.outcome = kind, content
         if ended:
@@ -226,13 +228,13 @@ def _processes() -> ForkContext | SpawnContext:
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
-class _Pipe:
-    """The line of a run in the parent process."""
+class _Pipe(Display):
+    """The display of the parent process."""
 
     def __init__(self, messages: Connection, live: bool):
         self.messages, self.live = messages, live
 
-    def update(self, status: Status) -> None:
+    def update(self, name: str, status: Status | None) -> None:
         self.messages.send(("status", status))
 
     def say(self, line: str) -> None:
@@ -251,8 +253,9 @@ def _work(
     messages: Connection,
     slot: str | None,
     threads: int,
-    live: bool,
     parent: int,
+    label: str,
+    live: bool,
     log: Path,
 ) -> None:
     """Executes one run in a worker."""
@@ -266,7 +269,7 @@ def _work(
     torch.set_num_threads(threads)
     try:
         _redirect(log)
-        make().execute(_Pipe(messages, live), callbacks)
+        make().execute(_Pipe(messages, live), label, callbacks)
         outcome = "done", ""
     except Busy as error:
         outcome = "busy", str(error)
@@ -279,11 +282,9 @@ def _work(
 
 def _redirect(log: Path) -> None:
     """Redirects what libraries print into the run's log."""
-    try:
+    with os_errors(f"cannot write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
         file = log.open("a", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {log}: {error.strerror or error}") from error
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (1, 2):

@@ -25,7 +25,7 @@ from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import DataConfig, Hardware, LossConfig, RunConfig, RunSettings
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.native_record import native_record
-from pilot_tal.engine.progress import Display, DisplayLine
+from pilot_tal.engine.progress import Display
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.images import HELD_OUT, TRAIN, Photo, Photos, find_photos, split_photos, without_repeated
 from pilot_tal.model.load import find_vit, read_stored, weights_source
@@ -155,7 +155,7 @@ def _learn(
             trainer.add_images()
         else:
             session = replace(session, task=record.num_tasks - 1)
-            trainer.execute(DisplayLine(display, place.folder.name), callbacks)
+            trainer.execute(display, place.folder.name, callbacks)
         session = replace(session, seconds=round(time.monotonic() - began, 2))
         write_history(staged, place.history.plus(session, photos))
         keep_last_checkpoint(staged)

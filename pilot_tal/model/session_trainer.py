@@ -15,8 +15,7 @@ from pilot_tal.config.settings import Hardware, RunConfig
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
 from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.loop import sent, tensor_cores
-from pilot_tal.engine.shared import load_shared
-from pilot_tal.engine.trainer import Trainer
+from pilot_tal.engine.trainer import Trainer, load_shared
 from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.learners.closed_form import STATISTICS, ClosedForm
 from pilot_tal.record.run_record import RunRecord

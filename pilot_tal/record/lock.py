@@ -10,7 +10,6 @@ in place, so that a full disk does not let them expire. They also hold what `pil
 """
 
 import contextlib
-import errno
 import json
 import os
 import platform
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from data_lt.errors import UserError
-from data_lt.files import make_folder, parse_json, read_bytes
+from data_lt.files import make_folder, os_errors, parse_json, read_bytes
 
 RENEW_SECONDS = 5.0
 DEAD_SECONDS = 60.0
@@ -160,10 +159,8 @@ def has_locks(path: Path) -> bool:
 
 
 def _take(path: Path) -> Lock:
-    try:
+    with os_errors(f"cannot write to {path}"):
         make_folder(path)
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror or error}") from error
     first, since = None, time.monotonic()
     looked = since
     while True:
@@ -187,37 +184,21 @@ def _where(path: Path) -> str:
 
 
 def _create(path: Path, before: int) -> Lock:
+    """Creates the next lock, which only one process can; an empty one counts as taken until its owner has written."""
     lock = Lock(path, before + 1)
-    try:
-        _claim(lock)
-    except (FileExistsError, FileNotFoundError) as error:  # taken, or removed by whoever took it
-        raise Busy(f"another process has just begun to work in {path}; wait for it to end") from error
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            path.rmdir()  # only if it is empty
-        raise UserError(f"cannot write to {path}: {error.strerror or error}") from error
+    with os_errors(f"cannot write to {path}"):
+        try:
+            file = lock.file.open("xb")
+        except (FileExistsError, FileNotFoundError) as error:  # taken, or removed by whoever took it
+            raise Busy(f"another process has just begun to work in {path}; wait for it to end") from error
+        try:
+            with file:
+                file.write(lock.content())
+        except OSError:
+            lock.file.unlink()
+            raise
     lock.begin()
     return lock
-
-
-def _claim(lock: Lock) -> None:
-    """Creates the lock's file, which only one process can, complete from the first moment."""
-    content = lock.content()
-    temporary = lock.path / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
-        temporary.write_bytes(content)
-        os.link(temporary, lock.file)
-        return
-    except PermissionError:
-        if not os.access(lock.path, os.W_OK):
-            raise
-    except OSError as error:
-        if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL):
-            raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    with lock.file.open("xb", buffering=0) as opened:  # a disk without hard links
-        opened.write(content)
 
 
 def _padded(text: str) -> bytes:
@@ -241,12 +222,11 @@ def _highest(path: Path) -> int:
 
 
 def _read(file: Path) -> str:
-    try:
-        return read_bytes(file, 64 * _SIZE).decode("utf-8", "replace").strip()
-    except FileNotFoundError:
-        return _FREE  # released between two looks
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror or error}") from error
+    with os_errors(f"cannot read {file}"):
+        try:
+            return read_bytes(file, 64 * _SIZE).decode("utf-8", "replace").strip()
+        except FileNotFoundError:
+            return _FREE  # released between two looks
 
 
 def _parse(content: str) -> dict:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_lt.errors import UserError
-from data_lt.files import parse_json, read_bytes, unguarded, write_json
+from data_lt.files import os_errors, parse_json, read_bytes, unguarded, write_json
 from pilot_tal.metrics import summarize
 from pilot_tal.record.run_record import FORMAT, RunRecord, canonical
 from pilot_tal.schema import build
@@ -245,10 +245,10 @@ def _unsealed(file: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
+    with os_errors(f"cannot read {file}"):
+        text = read_bytes(file)
     try:
-        content = parse_json(read_bytes(file))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror or error}") from error
+        content = parse_json(text)
     except ValueError as error:
         raise damaged(file, f"not valid JSON: {str(error)[:80]}") from error
     if not isinstance(content, dict):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data_lt.errors import Terminated, UserError, sentence
-from data_lt.files import atomic_path, checksum, guarded, sync
+from data_lt.files import atomic_path, checksum, guarded, os_errors, sync
 from pilot_tal.record.lock import Lock, has_locks, locked, owner_of
 from pilot_tal.record.run_dir import (
     ERROR,
@@ -110,12 +110,10 @@ class RunWriter:
 
     def append_log(self, line: str) -> None:
         """Adds a line to `log.txt`."""
-        try:
-            with (self.path / LOG).open("a", encoding="utf-8", errors="backslashreplace") as file:
-                self.lock.check()
-                file.write(line + "\n")
-        except OSError as error:
-            raise UserError(f"cannot write {self.path / LOG}: {error.strerror or error}") from error
+        log = self.path / LOG
+        with os_errors(f"cannot write {log}"), log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            self.lock.check()
+            file.write(line + "\n")
 
     def clean(self) -> None:
         """Deletes what an earlier owner left: temporary files, and caches of older tasks.

@@ -103,7 +103,7 @@ def test_batches_and_crops_follow_the_seed_of_the_run(seed, images, tmp_path, mo
     jobs = Jobs(run_config("l2p", "folder_lt", given))
     trainer = jobs.trainer(jobs.all[0])
     with pytest.raises(Captured):
-        trainer.execute(Silent())
+        trainer.execute()
     task = trainer.tasks[0]
     indices = [index for label in range(task.first, task.stop) for index in trainer.train[label]]
     labels = [label for label in range(task.first, task.stop) for _ in trainer.train[label]]
@@ -119,16 +119,6 @@ def test_batches_and_crops_follow_the_seed_of_the_run(seed, images, tmp_path, mo
                 torch.manual_seed(derive_seed("augment", own, epoch, place))
                 assert torch.equal(image, trainer.train_transform(trainer.shared.store[indices[place]]))
     assert len(seen) == 2 * steps
-
-
-class Silent:
-    live = False
-
-    def update(self, status):
-        pass
-
-    def say(self, line):
-        pass
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])

@@ -102,7 +102,7 @@ def test_a_cell_is_pinned_to_its_gpu(tmp_path):
 
     context = workers.multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    arguments = (make_run, (), send, "GPU-7", 1, False, os.getpid(), tmp_path / "log.txt")
+    arguments = (make_run, (), send, "GPU-7", 1, os.getpid(), "run", False, tmp_path / "log.txt")
     worker = context.Process(target=workers._work, args=arguments)
     worker.start()
     worker.join()

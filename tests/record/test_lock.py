@@ -189,18 +189,19 @@ def test_what_the_owner_does_is_told_with_the_next_renewal(tmp_path, quick):
             assert seen == (doing if len(doing["place"]) < 1000 else {})
 
 
-@pytest.mark.parametrize("error", [PermissionError(1, "no"), OSError(95, "no")])
-def test_a_disk_without_hard_links_will_do(error, tmp_path, monkeypatch):
-    def no_link(*_):
-        raise error
-
-    monkeypatch.setattr(os, "link", no_link)
+def test_second_process_cannot_create_the_same_lock(tmp_path):
     with locked(tmp_path):
-        assert owner_of(tmp_path) is not None
         with pytest.raises(Busy), locked(tmp_path):
             pass
         with pytest.raises(Busy):
             locks._create(tmp_path, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_leaves_no_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.Lock, "content", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UserError, match=r"cannot write to .*: No space left"), locked(tmp_path):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +20,7 @@ from data_lt import prepare
 from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
 from pilot_tal.config.grid import run_config
 from pilot_tal.engine.native_record import native_record
-from pilot_tal.engine.shared import load_shared
-from pilot_tal.engine.trainer import Trainer
+from pilot_tal.engine.trainer import Trainer, load_shared
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.upstream.plan import Request, make_jobs
 
@@ -130,9 +128,7 @@ def test_ours_predicts_as_the_original_with_its_tensors(method, make_world, tmp_
 def test_the_original_predicts_as_ours_with_our_tensors(method, make_world, tmp_path):
     world = make_world(tmp_path)
     trainer = our_trainer(method, world, tmp_path / "ours")
-    ours = load_run(
-        trainer.execute(SimpleNamespace(live=False, update=lambda status: None, say=lambda line: None))
-    ).labels
+    ours = load_run(trainer.execute()).labels
     for index, tensors in enumerate(trainer.tensors):
         np.savez(tmp_path / f"task{index}.npz", **{name: tensor.numpy() for name, tensor in tensors.items()})
     theirs = run_original(method, world, tmp_path, "read")
