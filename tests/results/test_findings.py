@@ -104,7 +104,7 @@ def test_any_loss_can_be_the_baseline(tmp_path):
         study.with_baseline("ldam")
 
 
-def test_a_good_comparison_has_no_finding(tmp_path):
+def test_no_finding_for_a_comparison_without_problems(tmp_path):
     write_comparison(tmp_path, dataset="folder_lt", method="lae", losses_by_epoch=(1.8, 0.4), **SMALL)
     assert of_group(tmp_path) == {}
 

@@ -33,7 +33,7 @@ def drawn(group):
         return list(options_plots(group))
 
 
-def test_no_options_no_grid(tmp_path):
+def test_variants_of_different_losses_are_no_grid(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0), ("focal", 0)), **SMALL)
     (group,) = load_study([tmp_path]).groups
     assert grids(group) == [] and tables.options_table(group) is None and drawn(group) == []
@@ -81,7 +81,7 @@ def test_the_table_holds_every_variant_of_a_grid(tmp_path):
     ((0.9, 0.91, 0.92, 0.93, 0.994, 0.995), ["CE", "TAL (lam=0.995)"]),
     ((0.9, 0.91, 0.92, 0.93, 0.94, 0.95), ["CE", "TAL (lam=0.9)"]),
 ])  # fmt: skip
-def test_of_a_large_grid_single_plots_show_the_default(tmp_path, lams, expected):
+def test_plots_show_one_variant_of_a_large_grid(tmp_path, lams, expected):
     group = write_grid(tmp_path, lam=lams)
     assert [variant.label for variant in featured_variants(group)] == expected
     page = build_report([tmp_path], tmp_path / "report").read_text(encoding="utf-8")

@@ -66,7 +66,7 @@ def pages(report):
     return sorted(report.parent.glob("*.html"))
 
 
-def test_pages_are_whole_and_load_nothing_from_outside(report):
+def test_pages_are_valid_and_load_nothing_from_outside(report):
     for file in pages(report):
         page, text = read(file), file.read_text(encoding="utf-8")
         assert not {"iframe", "object", "img", "link"} & set(page.tags)
@@ -182,7 +182,7 @@ def test_another_baseline_is_compared_with(demo_runs, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_hostile_names_are_text_and_nothing_else(mixed_report):
+def test_names_are_escaped_in_every_file(mixed_report):
     text = " ".join(part for page in pages(mixed_report) for part in read(page).text)
     assert '<script>alert("x")</script> $x_1$ | a*b_c* \\input{b} & 100%' in text
     for path in mixed_report.parent.rglob("*"):

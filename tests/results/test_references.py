@@ -129,13 +129,13 @@ def test_the_most_confused_pairs_are_named(tmp_path):
     assert [cell.text for cell in table.rows[0]] == shown
 
 
-def test_no_confusion_no_pairs(tmp_path):
+def test_no_confused_pairs_without_errors(tmp_path):
     write_run_directory(tmp_path, task_sizes=(1,), counts=[3], tests=2)
     (group,) = load_study([tmp_path]).groups
     assert group.variants[0].most_confused() == [] and tables.confused_table(group).rows == []
 
 
-def test_each_task_has_its_numbers(tmp_path):
+def test_tasks_table_has_the_metrics_after_each_task(tmp_path):
     write_comparison(tmp_path, **SMALL)
     group = group_of(tmp_path)
     table = tables.tasks_table(group)

@@ -55,7 +55,7 @@ def test_groups_differ_by_dataset_method_tasks_and_fidelity(tmp_path):
     ]
 
 
-def test_engines_stand_side_by_side_and_are_compared_within_themselves(tmp_path):
+def test_engines_are_variants_compared_within_each_engine(tmp_path):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, engine="lamda-pilot", **SMALL)
     (group,) = load_study([tmp_path]).groups
@@ -63,7 +63,7 @@ def test_engines_stand_side_by_side_and_are_compared_within_themselves(tmp_path)
     assert group.baseline(group.variants[3]) is group.variants[2]
 
 
-def test_other_values_of_the_loss_are_another_arm_with_the_same_baseline(tmp_path):
+def test_other_options_of_a_loss_are_another_variant_with_the_same_baseline(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0),), **SMALL)
     for lam in (0.99, 0.995):
         write_comparison(tmp_path, losses=(("tal", 0),), options={"lam": lam, "r": 1}, **SMALL)
@@ -72,7 +72,7 @@ def test_other_values_of_the_loss_are_another_arm_with_the_same_baseline(tmp_pat
     assert [group.baseline(variant) for variant in group.variants[1:]] == [group.variants[0]] * 2
 
 
-def test_other_values_of_the_training_are_never_averaged_or_compared(tmp_path):
+def test_runs_with_other_training_settings_are_not_averaged_or_compared(tmp_path):
     write_comparison(tmp_path, epochs=20, **SMALL)
     write_comparison(tmp_path, losses=(("tal", 0.1),), epochs=2, **SMALL)
     (group,) = load_study([tmp_path]).groups
@@ -82,7 +82,7 @@ def test_other_values_of_the_training_are_never_averaged_or_compared(tmp_path):
     assert all(len(variant.seeds) == 3 for variant in group.variants)
 
 
-def test_where_a_run_was_done_does_not_matter_but_a_repeat_is_named(tmp_path):
+def test_hardware_does_not_matter_and_a_repeated_run_is_reported(tmp_path):
     write_run_directory(tmp_path / "a", environment=({"device": "cpu"},), **SMALL)
     write_run_directory(tmp_path / "b", environment=({"device": "cuda"},), **SMALL)
     study = load_study([tmp_path])
@@ -147,7 +147,7 @@ def test_a_checksum_is_short_in_a_label_and_only_there_where_nothing_else_tells(
     assert labels(group) == [f"CE (checksum={d[:8]}, weights=a.bin@{d[:8]})" for d in digests[:2]]
 
 
-def test_however_much_differs_file_names_stay_short_and_apart(tmp_path):
+def test_file_names_are_short_and_unique(tmp_path):
     for i in range(2):
         settings = {f"key_number_{k}": f"value {i} of {k}" for k in range(30)}
         write_comparison(tmp_path / str(i), seeds=(1,), settings=settings, dataset="a_long_name" * 9, **SMALL)
@@ -170,7 +170,7 @@ def test_per_class_means_follow_the_original_class_through_every_order(tmp_path)
     assert classes.tail.tolist() == [False] * 4 + [True] * 4
 
 
-def test_names_that_no_file_can_bear_still_get_files_of_their_own(tmp_path):
+def test_non_ascii_names_get_unique_file_names(tmp_path):
     write_comparison(tmp_path, losses=(("ce", 0), ("损失甲", 0), ("损失乙", 0)), seeds=(1,), **SMALL)
     write_comparison(tmp_path, dataset="数据", seeds=(1,), **SMALL)
     write_comparison(tmp_path, dataset="资料", seeds=(1,), **SMALL)
@@ -192,7 +192,7 @@ def test_a_training_free_method_has_loss_none_and_no_baseline(tmp_path):
     assert [lead.values["loss"] for lead in headline(study)] == ["TAL"]
 
 
-def test_losses_stand_in_one_order_and_have_a_colour_each(tmp_path):
+def test_losses_have_a_fixed_order_and_a_colour_each(tmp_path):
     names = [*LOSSES, NO_LOSS]
     write_comparison(tmp_path, losses=[(name, 0) for name in names], seeds=(1,), **SMALL)
     (group,) = load_study([tmp_path]).groups

@@ -304,7 +304,7 @@ FORMULAS = ["=cmd()", "+1", "-1", "@SUM(1)", "'=1", "''", "＝A1", "\t=1", "\r=1
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_a_spreadsheet_executes_no_name_and_a_reader_gets_it_back(name):
+def test_formula_like_names_are_guarded_and_can_be_read_back(name):
     numbers = Cell("−1.00", values={"": -1.0, "none": None})
     table = Table("t", "title", make_frame([name, "x", "n"], [[Cell(name), numbers, -3]]))
     head, line = csv.reader(io.StringIO(table.to_csv(), newline=""))
@@ -314,13 +314,13 @@ def test_a_spreadsheet_executes_no_name_and_a_reader_gets_it_back(name):
 
 
 @given(st.text(max_size=20))
-def test_every_name_comes_back_from_the_csv(name):
+def test_csv_keeps_every_name(name):
     table = Table("t", "title", make_frame(["c"], [[Cell(name)]]))
     (_, (text,)) = csv.reader(io.StringIO(table.to_csv(), newline=""))
     assert text.removeprefix("'") == name and not text.startswith(tuple("=+-@\t\r\n"))
 
 
-def test_hostile_class_names_stand_guarded_in_the_tables(tmp_path):
+def test_formula_like_class_names_are_guarded_in_csv(tmp_path):
     names = ["=cmd()", "+1", "-1", "@SUM(1)"]
     small = {"counts": [9, 5, 4, 3], "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2}
     write_comparison(tmp_path, seeds=(1,), class_names=names, **small)
@@ -335,7 +335,7 @@ def test_no_signed_zero():
     assert (points(0.012), points(-0.012)) == ("+1.20", "−1.20")
 
 
-def test_one_number_reached_in_two_ways_is_shown_alike():
+def test_rounding_ignores_the_last_bits():
     by_seeds, by_classes = 0.25 - 0.2225, sum([0.0275] * 20) / 20
     assert by_seeds != by_classes  # in the last bits
     assert points(by_seeds, 1) == points(by_classes, 1) == "+2.8"

@@ -21,7 +21,7 @@ def moments(monkeypatch, *steps):
     return left
 
 
-def test_the_page_follows_the_runs_and_the_watch_ends_with_the_last(tmp_path, monkeypatch):
+def test_watch_rewrites_the_page_until_all_runs_are_done(tmp_path, monkeypatch):
     page, pages = tmp_path / "report" / "index.html", []
 
     def step(change):
@@ -64,7 +64,7 @@ def test_unfinished_runs_are_shown_as_such(tmp_path):
     assert ">failed <small>the disk &lt;b&gt;is full</small><" in of[failed] and of[failed].count("–") == 3
 
 
-def test_planned_runs_are_waited_for(tmp_path, monkeypatch):
+def test_watch_waits_for_planned_runs(tmp_path, monkeypatch):
     done = write_run_directory(tmp_path, loss="ce", **SMALL)
     note_plan(tmp_path, [done.name, "to-come"])
 
@@ -77,7 +77,7 @@ def test_planned_runs_are_waited_for(tmp_path, monkeypatch):
     assert not left and "1 done, 1 not started" in lines[0] and lines[1:] == ["stopped watching"]
 
 
-def test_the_first_run_is_waited_for(tmp_path, monkeypatch):
+def test_watch_waits_for_the_first_run(tmp_path, monkeypatch):
     lines: list[str] = []
 
     def begin():
@@ -91,13 +91,13 @@ def test_the_first_run_is_waited_for(tmp_path, monkeypatch):
     assert lines[2:] == ["all runs are done"]
 
 
-def test_what_is_no_folder_is_refused(tmp_path):
+def test_missing_folder_raises(tmp_path):
     answer = ask("report", tmp_path / "nowhere", "--watch")
     assert answer.status == 2 and "is not a directory" in answer.err
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_ends_it_in_good_order(tmp_path):
+def test_ctrl_c_writes_a_page_that_does_not_reload(tmp_path):
     write_run_directory(tmp_path, loss="ce", tasks_done=1, **SMALL)
     watching = process("report", tmp_path, "--watch")
     page = tmp_path / "report" / "index.html"

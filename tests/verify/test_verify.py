@@ -80,7 +80,7 @@ def test_readme_states_the_tolerances():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_script_makes_the_recording_again(name, tmp_path):
+def test_record_script_reproduces_the_recording(name, tmp_path):
     """Needs a checkout of LAMDA-PILOT (see tests/upstream/test_real_checkouts.py).
 
     The same packages on the same CPU give the same file. Elsewhere rounding differs: in RanPAC's regression in float32
@@ -97,7 +97,7 @@ def test_the_script_makes_the_recording_again(name, tmp_path):
 
 
 @pytest.mark.parametrize("task", [0, 1])
-def test_steps_that_one_side_has_not_made_fail(tmp_path, task):
+def test_missing_or_extra_losses_fail(tmp_path, task):
     """RanPAC trains in its first task alone: losses that are missing there, or recorded later, are a difference."""
     with np.load(RECORDINGS / "ranpac.npz") as file:
         arrays = {name: file[name] for name in file.files if not name.startswith("tal.")}
@@ -146,7 +146,7 @@ def test_a_bad_file_does_not_stop_the_others(tmp_path):
     assert printed.count("equal") == 3
 
 
-def test_another_first_choice_fails(tmp_path):
+def test_different_predictions_fail(tmp_path):
     def spoil(meta, arrays):
         arrays["ce.task0.eval.pred"] = arrays["ce.task0.eval.pred"] ^ 1
 
@@ -211,7 +211,7 @@ def test_empty_array_of_a_recording_is_refused(name, tmp_path):
     assert status == 2 and "error: " in printed
 
 
-def test_fifo_is_not_waited_for(tmp_path):
+def test_fifo_raises(tmp_path):
     os.mkfifo(tmp_path / "fifo.npz")
     status, printed = command("verify", tmp_path / "fifo.npz")
     assert status == 2 and "not a regular file" in printed
