@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from data_lt.errors import UserError
-from data_lt.files import atomic_path, read_json, staged_folder, write_json
+from data_lt.files import read_json, staged_folder, write_json
 from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS, draw
 from data_lt.laws import check_seed, pareto_counts
 from data_lt.progress import progress
@@ -65,49 +65,30 @@ def demo_list(split: str, seed: int = DEMO_SEED) -> list[tuple[str, int]]:
 
 
 def build_demo(root: str | Path, seed: int = DEMO_SEED) -> Path:
-    """Draws the demo's pictures below `root` unless they are there, and gives their folder.
+    """Draws the demo's images below `root` unless all of them are there, and returns their folder.
 
-    The layout is `demo_lt/{train,test}/<class>/<number>.png` with `demo_lt/info.json`. The folder appears
-    whole or not at all; in one that is there already, only missing pictures are drawn.
+    The layout is `demo_lt/{train,test}/<class>/<number>.png` with `demo_lt/info.json`. The folder appears whole or not
+    at all; where an image is missing, all are drawn again.
     """
     check_seed(seed)
     folder = Path(root) / FOLDER
-    if not folder.exists():
-        _build_new(folder, seed)
-    _check_info(folder, seed)
-    for split, char, number in _jobs(seed):
-        path = folder / _relative(split, char, number)
-        if not path.exists():
-            with atomic_path(path) as temporary:
-                Image.fromarray(demo_picture(split, char, number, seed)).save(temporary, format="PNG")
-    return folder
-
-
-def _rng(*key: int) -> np.random.Generator:
-    return np.random.default_rng(key)
-
-
-def _jobs(seed: int) -> list[tuple[str, str, int]]:
-    return [(split, char, number) for split in SPLITS for char, number in demo_list(split, seed)]
-
-
-def _relative(split: str, char: str, number: int) -> Path:
-    return Path(split, class_name(char), f"{number:03d}.png")
-
-
-def _build_new(folder: Path, seed: int) -> None:
-    """Draws everything into a temporary folder, which then takes its name."""
-    with staged_folder(folder) as temporary:
-        pixels = hashlib.sha256()
-        jobs = _jobs(seed)
-        with progress(f"drawing {FOLDER}", len(jobs)) as advance:
-            for split, char, number in jobs:
-                picture = demo_picture(split, char, number, seed)
-                pixels.update(picture.tobytes())
-                path = temporary / _relative(split, char, number)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(picture).save(path)
-                advance(1)
+    jobs = [
+        (split, char, number, f"{split}/{class_name(char)}/{number:03d}.png")
+        for split in SPLITS
+        for char, number in demo_list(split, seed)
+    ]
+    if folder.exists():
+        _check_info(folder, seed)
+        if all((folder / path).exists() for *_, path in jobs):
+            return folder
+    pixels = hashlib.sha256()
+    with staged_folder(folder) as temporary, progress(f"drawing {FOLDER}", len(jobs)) as advance:
+        for split, char, number, path in jobs:
+            picture = demo_picture(split, char, number, seed)
+            pixels.update(picture.tobytes())
+            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(temporary / path)
+            advance(1)
         info = {
             **_identity(seed),
             "classes": {class_name(char): char for char in CHARACTERS},
@@ -118,6 +99,11 @@ def _build_new(folder: Path, seed: int) -> None:
             "pixels_sha256": pixels.hexdigest(),
         }
         write_json(temporary / "info.json", info)
+    return folder
+
+
+def _rng(*key: int) -> np.random.Generator:
+    return np.random.default_rng(key)
 
 
 def is_demo(folder: str | Path) -> bool:
@@ -134,10 +120,10 @@ def _check_info(folder: Path, seed: int) -> None:
     try:
         info, wanted = read_json(folder / "info.json"), _identity(seed)
     except UserError as error:
-        raise UserError(f"{error}; remove the folder {folder} to have it drawn anew") from error
+        raise UserError(f"{error}; remove the folder {folder} to draw it again") from error
     found = {key: info.get(key) for key in wanted} if isinstance(info, dict) else info
     if found != wanted:
         raise UserError(
-            f"{folder} holds other pictures ({found}) than those wanted ({wanted}): remove the folder, "
+            f"{folder} holds other images ({found}) than those wanted ({wanted}): remove the folder, "
             "or give another data root"
         )

@@ -7,7 +7,7 @@ directly below the folder. Each class folder is listed once.
 import os
 import stat
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,8 +111,7 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
     """
     pool = Pool(layout, {})
     seen: dict[object, str] = {}
-    links: dict[str, str] = {}
-    inodes: dict[int, str] = {}
+    images: dict[tuple[int, int], str] = {}
     for part, before in zip(layout.parts, SPLIT, strict=False):
         for folder in _entries(layout.root / part):
             label = _nfc(folder.name)
@@ -125,62 +124,41 @@ def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
                 if seen.setdefault(key, folder.path) != folder.path:
                     raise UserError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
             prefix = f"{before}/" if known is None and layout.is_split else ""
-            links |= _add_class(pool, label, part, folder, prefix, inodes)
+            _add_class(pool, label, part, folder, prefix, images)
     for label, files in pool.files.items():
         if not files:
             raise UserError(
                 f"class {label!r} is empty: its folder below {layout.root} holds no file that ends in "
                 f"{', '.join(EXTENSIONS)}"
             )
-    if links:
-        refuse_same_file(layout.root, [path for files in pool.files.values() for path in files.values()], links)
     return pool
 
 
-def refuse_same_file(root: Path, paths: Iterable[str], links: Mapping[str, str]) -> None:
-    """Raises if two paths are the same file: one could be trained on and the other tested on.
-
-    Args:
-        root: The paths are relative to it.
-        paths: All images.
-        links: Where those paths lead that are symbolic links.
-    """
-    folders: dict[str, str] = {}
-    seen: dict[str, str] = {}
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        if folder not in folders:
-            folders[folder] = os.path.realpath(root / folder)
-        target = links.get(path) or os.path.join(folders[folder], name)
-        if (first := seen.setdefault(target, path)) != path:
-            raise same_file(root, first, path)
-
-
 def same_file(root: Path, first: str, second: str) -> UserError:
-    """The error for two paths that lead to one file."""
+    """The error for two paths that lead to one file: one could be trained on and the other tested on."""
     return UserError(f"{first} and {second} below {root} are the same file; remove one of them")
 
 
-def file_id(path: Path) -> tuple[int, int] | None:
+def file_id(path: str | Path) -> tuple[int, int] | None:
     """Identifies a regular file, whatever links lead to it; None where there is none."""
     try:
-        found = path.stat()
+        found = os.stat(path)
     except (OSError, ValueError):
         return None
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 def _add_class(
-    pool: Pool, label: str, part: str, folder: os.DirEntry, before: str, inodes: dict[int, str]
-) -> dict[str, str]:
-    """Adds the images of one class folder and their inodes; returns where the symbolic links among them lead.
+    pool: Pool, label: str, part: str, folder: os.DirEntry, before: str, seen: dict[tuple[int, int], str]
+) -> None:
+    """Adds the images of one class folder to `pool`, and which file each is to `seen`.
 
     Raises:
-        UserError: a name occurs twice, or an image is a hard link to another.
+        UserError: a name occurs twice, or an image is a link to another.
     """
-    files = pool.files.setdefault(label, {})
-    links = {}
+    files, root = pool.files.setdefault(label, {}), pool.layout.root
     prefix = f"{part}/{folder.name}" if part else folder.name
+    device = folder.stat().st_dev
     for entry in _entries(folder.path):
         if not entry.name.lower().endswith(EXTENSIONS):
             continue
@@ -190,16 +168,14 @@ def _add_class(
         name, path = before + _nfc(entry.name), f"{prefix}/{entry.name}"
         if name in files:
             raise UserError(
-                f"class {label!r} has the name {name!r} twice, as {files[name]} and {path} "
-                f"below {pool.layout.root}; remove one of them"
+                f"class {label!r} has the name {name!r} twice, as {files[name]} and {path} below {root}; "
+                "remove one of them"
             )
         files[name] = path
-        root = pool.layout.root
-        if entry.is_symlink():
-            links[path] = os.path.realpath(entry.path)
-        elif (first := inodes.setdefault(entry.inode(), path)) != path and (root / first).samefile(entry.path):
-            raise same_file(root, first, path)  # samefile: another file system may use the same number
-    return links
+        # A listing gives the inodes of files, but not of what links lead to.
+        found = (file_id(entry.path) if entry.is_symlink() else None) or (device, entry.inode())
+        if (first := seen.setdefault(found, path)) != path and (root / first).samefile(entry.path):
+            raise same_file(root, first, path)  # samefile: some file systems give all entries one number
 
 
 def keeps_split(card: DatasetCard, pool: Pool, merge: bool) -> bool:

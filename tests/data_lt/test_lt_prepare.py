@@ -387,7 +387,7 @@ def test_links_to_one_file_are_refused(tmp_path):
         prepare("folder_lt", root)
     root = own_split(tmp_path / "split")
     (root / "test/a/link.jpg").symlink_to(root / "train/b/003.jpg")
-    with pytest.raises(UserError, match=r"test/a/link.jpg and train/b/003.jpg below .* are the same file"):
+    with pytest.raises(UserError, match=r"train/b/003.jpg and test/a/link.jpg below .* are the same file"):
         prepare("folder_lt", root)
     (root / "test/a/link.jpg").unlink()
     (root / "test/a/link.jpg").hardlink_to(root / "train/b/003.jpg")
