@@ -131,7 +131,3 @@ def _sentence(error: Exception) -> str | None:
         said = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", one_line(error.format_message()))
         return f"{said.rstrip('.')}; see {command(*words, '--help')}"
     return None
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,8 @@
 """`pilot-tal status`: how far the runs of a folder are, whoever runs them."""
 
+import json
 import time
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,34 +29,29 @@ def status(folder: Folder = "runs", watch: Watch = False, as_json: Json = False)
 
     Example: pilot-tal status runs --watch
     """
+    from rich.console import Console, Group
+    from rich.live import Live
+
     from data_lt.files import given_path
     from pilot_tal.cli.arguments import print_table
-    from pilot_tal.record.states import run_states
+    from pilot_tal.record.states import run_states, totals
 
     path = given_path(folder, "FOLDER")
     states = run_states(path)
     if as_json:
-        _print_json(states)
-    elif watch:
-        _stay(path, states)
-    else:
+        content = {"runs": [asdict(state) for state in states], "total": totals(states)}
+        echo(json.dumps(content, indent=2, ensure_ascii=False))
+    elif not watch:
         print_table(_table(states))
         echo(_total(states))
-
-
-def _stay(folder: Path, states: "list[RunState]") -> None:
-    from rich.console import Console, Group
-    from rich.live import Live
-
-    from pilot_tal.record.states import run_states
-
-    with Live(console=Console(), auto_refresh=False) as live:
-        while True:
-            live.update(Group(_table(states), _total(states)), refresh=True)
-            if not any(state.state in ("running", "queued") for state in states):
-                return
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-            states = run_states(folder)
+    else:
+        with Live(console=Console(), auto_refresh=False) as live:
+            while True:
+                live.update(Group(_table(states), _total(states)), refresh=True)
+                if not any(state.state in ("running", "queued") for state in states):
+                    return
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                states = run_states(path)
 
 
 def _table(states: "list[RunState]") -> "Table":
@@ -79,13 +75,3 @@ def _total(states: "list[RunState]") -> str:
 
     counts = ", ".join(f"{count} {state}" for state, count in totals(states).items())
     return f"{len(states)} runs: {counts}"
-
-
-def _print_json(states: "list[RunState]") -> None:
-    import json
-    from dataclasses import asdict
-
-    from pilot_tal.record.states import totals
-
-    content = {"runs": [asdict(state) for state in states], "total": totals(states)}
-    echo(json.dumps(content, indent=2, ensure_ascii=False))

@@ -263,7 +263,7 @@ def read_result(path: Path, record: RunRecord) -> dict[str, Any]:
         if file.exists() or (path / task_file("predictions", 0)).exists():  # a result precedes the first task
             raise damaged(file, "it is missing")
         return {"tasks_done": 0, "finished": False, "files": {}}
-    result = _unsealed(file, _read_object(file))
+    result = read_sealed(file)
     done, files = result.get("tasks_done"), result.get("files")
     fits = type(done) is int and 0 <= done <= tasks and type(result.get("finished")) is bool
     if not fits or not isinstance(files, dict) or (result["finished"] and done != tasks):
