@@ -19,7 +19,7 @@ def main(output: str, *folders: str) -> None:
         run = load_run(Path(folder))
         values = [100 * row[0] for row in run.metrics["task_matrix"]]
         axes.plot(range(1, len(values) + 1), values, marker="o", markersize=4, label=run.record.method.title)
-    axes.set(xlabel="sessions", ylabel="accuracy on the first session's classes (%)", ylim=(0, None))
+    axes.set(xlabel="sessions", ylabel="accuracy on first classes (%)", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(output, metadata={"Date": None})

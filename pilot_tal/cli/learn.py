@@ -74,8 +74,8 @@ def _summary(folder: str, session: "Session") -> str:
     from data_lt.errors import command
 
     trained, held_out = sum(session.train.values()), sum(session.held_out.values())
-    left_out = f", {session.repeated} repeated ones left out" if session.repeated else ""
+    left_out = f", {session.repeated} repeated left out" if session.repeated else ""
     return (
-        f"session {session.number + 1}: {len(session.train)} classes, {trained} training images, {held_out} held out"
+        f"session {session.number + 1}: classes {len(session.train)}, training images {trained}, held out {held_out}"
         f"{left_out}; {session.seconds:.1f} s\nuse it with: {command('predict', folder, 'PHOTO')}"
     )

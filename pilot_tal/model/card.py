@@ -27,28 +27,22 @@ def model_card(about: AboutModel, notes: Sequence[str] = ()) -> str:
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    record, metrics = about.record, about.metrics
+    record, metrics, task = about.record, about.metrics, "image-classification"
     headlines = {"a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head", "worst_class": "Worst class"}
-    dataset, loss = one_line(record.data.title), "" if record.loss.name == NO_LOSS else f" with {record.loss.title}"
+    dataset, name = one_line(record.data.title), one_line(record.data.name)
+    loss = "" if record.loss.name == NO_LOSS else f" with {record.loss.title}"
     data = ModelCardData(
         model_name=record.name,
         library_name="pilot-tal",
-        pipeline_tag="image-classification",
+        pipeline_tag=task,
         license="other",
         license_name="see-data-below",
         base_model=f"timm/{record.backbone.name}" if record.backbone.weights == "hub" else None,
         tags=["class-incremental-learning", "long-tailed", one_line(record.method.name)]
         + [one_line(record.loss.name)] * bool(loss),
         eval_results=[
-            EvalResult(
-                "image-classification",
-                one_line(record.data.name),
-                dataset,
-                "accuracy",
-                round(100 * metrics[key], 2),
-                metric_name=name,
-            )
-            for key, name in headlines.items()
+            EvalResult(task, name, dataset, "accuracy", round(100 * metrics[key], 2), metric_name=metric)
+            for key, metric in headlines.items()
             if metrics.get(key) is not None
         ],
     )

@@ -1,7 +1,7 @@
 """Writes a run's model as a folder that can be handed on."""
 
-import importlib.metadata
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _check_output(output: Path) -> None:
 
 def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
     record, stream, done = model.record, model.record.stream, model.tasks_done
-    predictions = stored.labels[:done]
+    predictions, steps = stored.labels[:done], getattr(model.transform, "transforms", [model.transform])
     tail = set(tail_classes(stream.train_counts, stream.class_order).tolist())
     tasks = [task for task, size in enumerate(stream.task_sizes) for _ in range(size)]
     return AboutModel(
@@ -108,9 +108,7 @@ def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
             "pixels": list(model.learner.backbone.img_size),
             "channels": "RGB, values from 0 to 1",
             "normalize": stream.normalize,
-            "steps": [
-                " ".join(repr(step).split()) for step in getattr(model.transform, "transforms", [model.transform])
-            ],
+            "steps": [" ".join(repr(step).split()) for step in steps],
         },
         scores=SCORES,
         metrics=summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order),
@@ -131,10 +129,7 @@ def _versions(record: RunRecord) -> dict[str, Any]:
     last = record.environment[-1] if record.environment else {}
     return {
         "trained": {key: last.get(key) for key in ("pilot_tal", "commit", "python", "packages")},
-        "exported": {
-            "pilot_tal": __version__,
-            "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        },
+        "exported": {"pilot_tal": __version__, "packages": {name: version(name) for name in _PACKAGES}},
     }
 
 

@@ -149,7 +149,7 @@ def read_about(path: Path) -> AboutModel:
 def _of_folder(path: Path) -> StoredModel:
     about = read_about(path)
     for name in (LEARNER, VIT):
-        if name in about.files and not _is_whole(path / name, about.files[name]):
+        if name in about.files and not ((path / name).is_file() and checksum(path / name) == about.files[name]):
             raise UserError(f"{path / name} is missing or damaged (its checksum does not fit); export the run again")
     try:
         tensors = load_file(path / LEARNER)
@@ -157,10 +157,6 @@ def _of_folder(path: Path) -> StoredModel:
         raise UserError(f"{path / LEARNER} cannot be read ({str(error)[:80]}); export the run again") from error
     vit = path / VIT if VIT in about.files else None
     return StoredModel(path, about.record, about.tasks_done, tensors, vit)
-
-
-def _is_whole(file: Path, wanted: Any) -> bool:
-    return file.is_file() and checksum(file) == wanted
 
 
 def _no_model(path: Path) -> str:

@@ -46,17 +46,7 @@ def trainer_for(
     vit: FrozenBackbone,
     kept: list[str],
 ) -> "SessionTrainer":
-    """The trainer of a session.
-
-    Args:
-        config: What is run.
-        hardware: Where.
-        data: The images that it may open.
-        record: The record with the session's task.
-        path: The run directory.
-        vit: The frozen backbone.
-        kept: Names of the held-out images of earlier sessions.
-    """
+    """The trainer of a session; `kept` are the names of the held-out images of earlier ones."""
     kind = ClosedFormSession if is_closed_form(config.method) else SessionTrainer
     shared = load_shared(config, hardware, data, choose_device(hardware.device), vit)
     trainer = kind(config, hardware, shared, record, path)

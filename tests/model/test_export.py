@@ -7,6 +7,7 @@ import pickletools
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from safetensors.torch import load_file
 from data_lt.errors import UserError
 from pilot_tal import load_model
 from pilot_tal.learners import LEARNERS
+from pilot_tal.model.card import weights_note
 from pilot_tal.model.export import export_model
+from pilot_tal.model.load import read_about
 from pilot_tal.record.run_dir import load_run, write_sealed
 
 FRESH = """
@@ -114,6 +117,17 @@ def test_the_card_is_read_by_the_hub_and_tells_the_limits(world, tmp_path):
         assert part in text.replace("\\", ""), part
     worst = json.loads((run / "run.json").read_text())["stream"]["class_names"][metrics["worst_class_label"]]
     assert f"| Worst class | {100 * metrics['worst_class']:.2f} | {worst}" in text
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [("hub", "from timm's hub"), ("my.safetensors@1a2b", "my.safetensors with --weights"), ("random", "comes with")],
+)
+def test_an_export_without_the_vit_names_the_source_of_its_weights(weights, said, world, tmp_path):
+    about = read_about(export_model(world.run("lae"), tmp_path / "model"))
+    backbone = replace(about.record.backbone, name="deit_tiny_patch16_224", weights=weights)
+    assert said in weights_note(replace(about, record=replace(about.record, backbone=backbone)))
+    assert "in this folder" in weights_note(replace(about, files={**about.files, "vit.safetensors": "1a2b"}))
 
 
 @pytest.fixture(scope="module")
