@@ -4,7 +4,7 @@
     seams        checks, before anything is imported, that a checkout still has what the driver relies on
     swap         puts a loss in the place of those calls while a learner runs
     supervision  tells the loss which task it is in, and hands it the right columns
-    source       a long-tailed set as a data source of the checkout
+    source       a long-tailed set as a data source of the checkout; ViT weights from a file
     workarounds  what the originals cannot do on a CPU, offline, or with small classes
     writer       writes the run directory
     driver       runs one job; started by `pilot-tal upstream` in the checkout's own environment

@@ -104,25 +104,12 @@ def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: Le
     def get_followed(model_name: str, args: dict[str, Any]) -> Any:
         built = get_model(model_name, args)
         writer.environment["workarounds"] += apply_on_learner(context, built)
-        supervision.learner = built
-        writer.follow(patches, built)
-        _set_num_tasks(patches, built, supervision)
+        writer.follow(patches, built, supervision)
         return built
 
     patches.set(modules["utils.factory"], "get_model", get_followed)
     random.seed(job.seed)
     importlib.import_module("numpy").random.seed(job.seed)
-
-
-def _set_num_tasks(patches: Any, learner: Any, supervision: Any) -> None:
-    """Sets the number of tasks of the supervision, which only the data manager knows."""
-    train = learner.incremental_train
-
-    def with_num_tasks(data_manager: Any) -> Any:
-        supervision.num_tasks = data_manager.nb_tasks
-        return train(data_manager)
-
-    patches.set(learner, "incremental_train", with_num_tasks)
 
 
 def _args(job: Job) -> dict[str, Any]:

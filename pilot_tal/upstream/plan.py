@@ -31,8 +31,8 @@ from pilot_tal.schema import Rule, defaults_of, settings_of
 from pilot_tal.upstream.job import CLASSIFIERS, Data, Job
 from pilot_tal.upstream.seams import check_seams, find_toolbox, module_numbers
 from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox
-from pilot_tal.upstream.weights import SUFFIXES
 
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")  # of ViT weights
 # Keys of a config that are no settings of the method: the run's record has them elsewhere, or not at all.
 _ELSEWHERE = (
     *("dataset", "seed", "device", "prefix", "config", "model_name"),

@@ -17,8 +17,8 @@ import numpy as np
 
 from pilot_tal.upstream.job import Job
 from pilot_tal.upstream.sites import LearnerSites, vit_module
+from pilot_tal.upstream.source import load_vit_weights
 from pilot_tal.upstream.swap import Patches
-from pilot_tal.upstream.weights import load_vit_weights
 
 FULL_WORKERS = 8  # what most of the originals ask for
 VIT_WIDTH = 768

@@ -13,6 +13,7 @@ from pilot_tal.record.step_log import StepLog
 from pilot_tal.record.writer import RunWriter
 from pilot_tal.schema import build
 from pilot_tal.upstream.job import Job
+from pilot_tal.upstream.supervision import Supervision
 from pilot_tal.upstream.swap import Patches
 
 
@@ -24,8 +25,9 @@ class RunRecorder:
         self.record: RunRecord | None = None
         self._log = StepLog(criterion)
 
-    def follow(self, patches: Patches, learner: Any) -> None:
+    def follow(self, patches: Patches, learner: Any, supervision: Supervision) -> None:
         """Hooks into a learner: the start, and the predictions after each task."""
+        supervision.learner = learner
         name = f"_eval_{self.job.classifier}"
         evaluate, eval_task, train = getattr(learner, name), learner.eval_task, learner.incremental_train
         kept: list[tuple[np.ndarray, np.ndarray]] = []
@@ -45,6 +47,7 @@ class RunRecorder:
 
         def start_first(data_manager: Any, *args: Any, **kwargs: Any) -> Any:
             if self.record is None:
+                supervision.num_tasks = data_manager.nb_tasks
                 self.start(data_manager)
             return train(data_manager, *args, **kwargs)
 

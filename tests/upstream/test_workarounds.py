@@ -16,9 +16,8 @@ from pilot_tal.stream.transforms import build_transforms
 from pilot_tal.upstream import workarounds
 from pilot_tal.upstream.job import Data, Job
 from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL, Toolbox, vit_module
-from pilot_tal.upstream.source import LongTailedSource
+from pilot_tal.upstream.source import LongTailedSource, load_vit_weights
 from pilot_tal.upstream.swap import Patches
-from pilot_tal.upstream.weights import load_vit_weights
 
 DATA = Data("/images", "a", "cub", ["x", "y"], [("x/1.png", 0), ("y/2.png", 1)], [("x/3.png", 0)])
 
