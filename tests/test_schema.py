@@ -77,7 +77,7 @@ def test_texts_of_the_command_line(name, text, value):
         ("memory", "car", "memory must be a number above 0, or auto, got 'car'"),
     ],
 )
-def test_what_is_refused_on_the_command_line(name, text, sentence):
+def test_command_line_rejects_bad_values(name, text, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
         SETTINGS[name].parse(text)
     assert len(str(caught.value)) < 200 and "\n" not in str(caught.value)
@@ -118,7 +118,7 @@ class Loss:
         self.gamma = gamma
 
 
-def test_of_a_plain_class_only_what_has_a_rule_is_a_setting():
+def test_only_parameters_with_a_rule_are_settings():
     assert list(settings_of(Loss)) == ["gamma"] and defaults_of(Loss) == {"gamma": 1.0}
     assert settings_of(Example)["whole"].default is REQUIRED and "whole" not in defaults_of(Example)
     with pytest.raises(UserError, match="unknown setting 'hidden'"):
@@ -137,6 +137,6 @@ def test_any_text_is_taken_or_refused_with_one_sentence(text):
 
 
 @given(st.integers(1, 9), st.floats(-1e9, 1e9), st.booleans())
-def test_what_is_written_is_read_back(whole, plain, flag):
+def test_written_values_are_read_back(whole, plain, flag):
     for name, value in (("whole", whole), ("plain", plain), ("flag", flag)):
         assert SETTINGS[name].parse(str(value)) == value

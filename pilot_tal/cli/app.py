@@ -115,7 +115,8 @@ def _spell_examples() -> None:
     program = command()
     for info in (*app.registered_commands, app.registered_callback):
         if info is not None and info.callback is not None:
-            info.help = (inspect.getdoc(info.callback) or "").replace(": pilot-tal ", f": {program} ")
+            text = (inspect.getdoc(info.callback) or "").replace(": pilot-tal ", f": {program} ")
+            info.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)  # paragraphs are wrapped to the terminal
 
 
 def _sentence(error: Exception) -> str | None:

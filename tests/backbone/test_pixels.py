@@ -33,13 +33,13 @@ def test_what_each_vit_gets(choice, name, fidelity, wanted):
 @pytest.mark.parametrize(
     "choice", ["nonsense", "0.5/", "a/b", "0.5,0.5/0.5", "0.5/0.5/0.5", "2/0.5", "0.5/0", "nan/0.5"]
 )
-def test_what_is_no_mean_and_deviation_is_one_sentence(choice):
+def test_bad_mean_and_deviation_raise_one_sentence(choice):
     """Records come from outside, too: those of exported models."""
     with pytest.raises(UserError, match=r"a mean from 0 to 1 and a deviation from 0\.001 to 1000, each one number or"):
         pixel_statistics(choice, "vit_tiny_patch16_224", "fixed")
 
 
-def test_raw_pixels_are_told_where_the_weights_expect_others():
+def test_missing_normalisation_is_reported():
     assert raw_pixels_note(None, DEIT, "hub", "pilot") == (
         f"Pixels are not normalised (normalize=none), although the weights of {DEIT} expect mean 0.485,0.456,0.406 and "
         "deviation 0.229,0.224,0.225; normalize=auto would do so."

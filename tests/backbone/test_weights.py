@@ -257,7 +257,7 @@ def test_a_silent_name_server_is_one_sentence_within_seconds(monkeypatch, online
     assert time.monotonic() - start < 2
 
 
-def test_a_machine_that_is_told_to_stay_offline_does_not_ask(monkeypatch, online):
+def test_offline_mode_makes_no_request(monkeypatch, online):
     monkeypatch.setattr(online, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub, "_answers", lambda _: pytest.fail("the network was asked"))
     with pytest.raises(UserError, match="it does not answer"):

@@ -37,7 +37,7 @@ def test_values(method):
 
 
 @pytest.mark.parametrize("method", LEARNERS)
-def test_the_file_names_what_the_class_knows(method):
+def test_config_file_and_class_have_the_same_settings(method):
     values = yaml.safe_load(_config_file(method).read_text())
     values.pop("datasets", None)
     rare = {"init_milestones", "init_lr_decay", "drop_last"}

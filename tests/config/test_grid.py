@@ -25,7 +25,7 @@ def test_defaults_are_the_papers():
     assert run.changed == {} and not run.quick
 
 
-def test_dataset_and_method_decide_what_differs():
+def test_defaults_depend_on_dataset_and_method():
     assert study_config("l2p", "cub_lt").runs[0].method_config.batch_size == 16
     assert study_config("l2p", "imagenetr_lt").runs[0].method_config.batch_size == 32
     assert study_config("coda_prompt", "imagenetr_lt").runs[0].settings.transform == "coda"
@@ -55,7 +55,7 @@ def test_everything_can_be_set():
     assert study_config("l2p", "cub_lt", ["init_milestones=[3,5]"]).runs[0].method_config.init_milestones == (3, 5)
 
 
-def test_a_home_directory_is_expanded_so_that_a_run_is_named_by_what_is_in_its_files(tmp_path, monkeypatch):
+def test_home_directory_is_expanded_in_paths(tmp_path, monkeypatch):
     """A shell leaves the ~ in `weights=~/w.safetensors` as it is."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "w.safetensors").write_bytes(b"weights")
@@ -72,7 +72,7 @@ def test_a_folder_is_no_part_of_the_split():
     assert (run.data.folder, run.data.manifest) == ("mine", "list.txt")
 
 
-def test_changes_are_told_with_their_defaults():
+def test_changes_are_listed_with_their_defaults():
     run = study_config("l2p", "cub_lt", ["tasks=10", "batch_size=16", "n_max=40", "n_min=3", "tal.r=2"]).runs[1]
     assert run.changed == {"tasks": [10, 5], "n_min": [3, 2], "r": [2.0, 1.0]}
     assert study_config("l2p", "cub_lt", ["split_seed=1993"]).runs[0].changed == {}
@@ -98,7 +98,7 @@ def test_lists_multiply():
     assert len(ce) == 16 and all(run.loss.options == {} for run in ce)
 
 
-def test_all_stands_for_every_method_and_the_papers_datasets():
+def test_all_means_every_method_and_the_papers_datasets():
     plan = study_config("all", "all", ["seeds=1", "losses=ce"])
     assert {run.method for run in plan.runs} == set(LEARNERS)
     assert {run.dataset for run in plan.runs} == {"cub_lt", "imagenetr_lt", "food101_lt"}
@@ -222,7 +222,7 @@ def test_the_data_root_comes_from_the_command_then_the_environment_then_data(mon
         ("l2p", "cub_lt", "scheduler=cosine init_lr=0.1 min_lr=0.2", "min_lr, where the cosine ends, must not exceed"),
     ],
 )
-def test_what_is_wrong_is_refused_at_once_in_one_sentence(method, dataset, items, sentence):
+def test_wrong_settings_raise_one_sentence(method, dataset, items, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
         study_config(method, dataset, items.split())
     assert "\n" not in str(caught.value)

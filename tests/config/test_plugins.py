@@ -63,7 +63,7 @@ class Probe(SimpleCIL):
 """
 
 
-def test_a_model_of_a_method_from_a_file_says_what_it_needs(tmp_path):
+def test_model_of_a_plugin_method_names_its_plugin(tmp_path):
     (tmp_path / "birds.py").write_text(BIRDS)
     (tmp_path / "probe.py").write_text(PROBE)
     (tmp_path / "probe.yaml").write_text((ROOT / "configs" / "methods" / "simplecil.yaml").read_text())

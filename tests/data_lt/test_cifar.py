@@ -96,7 +96,7 @@ def official(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_numpy_reads_what_the_tests_write():
+def test_numpy_reads_the_test_pickles():
     data = np.arange(6, dtype=np.uint8).reshape(2, 3)
     content = b"\x80\x02" + python2({b"data": array(data), b"fine_labels": [0, -1]}) + b"."
     again = pickle.loads(content, encoding="bytes")
@@ -186,7 +186,7 @@ EVIL = {
 
 
 @pytest.mark.parametrize("content", EVIL.values(), ids=EVIL)
-def test_evil_pickles_are_refused_for_what_they_ask(tmp_path, monkeypatch, content):
+def test_malicious_pickles_are_rejected(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"pickle asks for \w+\.[\w.]+, which no list of images needs"):
         read_archive(write(tmp_path / "a.tar.gz", train=content))

@@ -156,7 +156,7 @@ def test_an_interruption_while_fetching_leaves_only_the_part(server, tmp_path, m
 
 
 @pytest.mark.parametrize("size", [70_000, 10**6])
-def test_a_server_without_ranges_or_a_part_too_long_starts_anew(server, tmp_path, size):
+def test_download_restarts_without_range_support_or_with_a_bad_part(server, tmp_path, size):
     content = tar_bytes()
     server.honours_range = size > len(content)
     (tmp_path / "CUB_200_2011.tgz.part").write_bytes(b"x" * size)
@@ -183,7 +183,7 @@ def test_an_archive_put_by_hand_is_used_or_refused(server, tmp_path):
         download(card, tmp_path)
 
 
-def test_without_a_network_one_sentence_says_what_to_do(server, tmp_path):
+def test_missing_network_raises_one_sentence_with_a_remedy(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.http.shutdown()
     server.http.server_close()

@@ -135,7 +135,7 @@ def test_food_uses_the_official_lists_in_both_layouts(tmp_path):
     assert again.checksum == one.checksum and again.frame.path[0].count("/") == 1
 
 
-def test_food_without_its_lists_or_listed_files_says_so(tmp_path):
+def test_food_without_lists_or_listed_files_is_rejected(tmp_path):
     root = food_root(tmp_path, "official", classes=1)
     gone = next((root / "food-101/images").rglob("*.jpg"))
     gone.unlink()
@@ -222,7 +222,7 @@ def test_spelling_of_letters_does_not_change_the_split(tmp_path):
     assert all((s.root / path).is_file() for s in sets for path in s.frame.path)
 
 
-def test_an_own_manifest_is_used_as_it_is(tmp_path):
+def test_own_manifest_is_used_unchanged(tmp_path):
     root = make_folder(tmp_path / "mine", {"a": 30, "b": 25}, b"")
     built = prepare("folder_lt", root, seed=5)
     manifest = build_manifest(CARDS["folder_lt"], find_pool(CARDS["folder_lt"], root), DataOptions(split_seed=5))
@@ -363,7 +363,7 @@ def test_a_profile_subsamples_the_training_folder_alone(tmp_path, options):
     assert paths_of(some, "train") == paths_of(found, "train")
 
 
-def test_merge_makes_one_pool_of_both_folders_and_says_so(tmp_path, capsys):
+def test_merge_pools_both_folders_and_reports_it(tmp_path, capsys):
     found = prepare("folder_lt", own_split(tmp_path, train_sizes=(20, 20), test_sizes=(8, 8)), merge=True)
     assert found.law["n_max"] == 18 and found.frame.path.is_unique  # 28 images per class, 10 to test on
     assert {path.split("/")[0] for path in paths_of(found, "train")} == {"train", "test"}

@@ -92,7 +92,7 @@ def test_an_open_n_max_is_the_largest_that_fits(case):
     assert largest_n_max(sizes, recipe) == max(fitting, default=None)
 
 
-def test_a_smaller_quota_takes_a_part_of_a_larger_ones_images():
+def test_smaller_count_takes_a_subset_of_the_images():
     pools = {label: [f"{label}{i}" for i in range(40)] for label in "abc"}
     small, large = (split_pools(pools, Recipe("none", n_max=n_max)) for n_max in (7, 19))
     assert small.test == large.test

@@ -115,7 +115,7 @@ def exif(orientation):
     return tags
 
 
-def test_a_note_to_turn_the_picture_is_not_followed_but_told(tmp_path):
+def test_exif_orientation_is_reported_but_not_applied(tmp_path):
     for orientation in (1, 3, 6):
         colours().resize((40, 20)).save(tmp_path / f"{orientation}.png", exif=exif(orientation))
     colours().resize((40, 20)).save(tmp_path / "none.png")

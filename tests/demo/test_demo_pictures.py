@@ -49,7 +49,7 @@ def test_class_names_differ_on_any_file_system():
     assert class_name("Δ") == "U0394_Greek_Delta" and class_name("&") == "U0026_ampersand"
 
 
-def test_quotas_are_the_profile_given_out_by_chance():
+def test_class_counts_are_the_shuffled_profile():
     counts = list(demo_counts().values())
     assert sorted(counts, reverse=True) == pareto_counts(50, 100, 5)
     ranks = np.argsort(np.argsort(counts))
@@ -78,7 +78,7 @@ def test_training_and_test_pictures_share_no_font(monkeypatch):
     assert all(len(set(fonts)) == min(len(fonts), len(TRAIN_FONTS)) for fonts in used["train"].values())
 
 
-def test_every_character_lies_within_its_picture_and_can_be_told_from_the_background():
+def test_every_character_is_inside_its_image_and_visible():
     for i, char in enumerate(CHARACTERS * 6):
         rng = np.random.default_rng(i)
         cover = pose(char, TRAIN_FONTS[i % 12], rng)
@@ -88,7 +88,7 @@ def test_every_character_lies_within_its_picture_and_can_be_told_from_the_backgr
         assert abs((picture * cover).sum() / cover.sum() - (picture * (1 - cover)).sum() / (1 - cover).sum()) > 0.12
 
 
-def test_folder_holds_the_pictures_and_says_what_they_are(built):
+def test_folder_contains_images_and_info(built):
     info = json.loads((built / "info.json").read_text(encoding="utf-8"))
     pixels = hashlib.sha256()
     for split in ("train", "test"):
@@ -134,7 +134,7 @@ def test_a_folder_of_other_pictures_is_refused(tmp_path, info):
         build_demo(tmp_path)
 
 
-def test_errors_name_what_is_wrong(built, tmp_path):
+def test_errors_name_the_cause(built, tmp_path):
     with pytest.raises(UserError, match=r"holds other images.*'seed': 1993.*'seed': 5"):
         build_demo(built.parent, seed=5)
     with pytest.raises(UserError, match="seed must be a whole number"):

@@ -50,7 +50,7 @@ def test_regrouping_keeps_every_row_in_its_place(size, known):
     assert torch.equal(torch.cat(places), y + 100) if known else places == [None] * len(groups)
 
 
-def test_it_is_no_part_of_what_a_run_is(images, tmp_path):
+def test_eval_batch_size_does_not_change_the_run_name(images, tmp_path):
     """The same directory with the same labels, whose record tells it; training does not hear of it."""
     runs = {}
     for size in ("auto", 7):
@@ -151,6 +151,6 @@ def test_a_gpu_gets_its_images_from_pinned_memory(cuda, images, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "4,8", "65537"])
-def test_bad_sizes_are_said(value, images, tmp_path):
+def test_bad_eval_batch_sizes_raise(value, images, tmp_path):
     status, printed = command("run", "mos", "folder_lt", *settings(images, tmp_path, f"eval_batch_size={value}"))
     assert status == 2 and "eval_batch_size must be" in printed and not list(tmp_path.iterdir())

@@ -123,7 +123,7 @@ def stopped_after_one_task(images, output, monkeypatch, *more):
     "name", ["steps/task00.jsonl", "states/task00.jsonl", "predictions/task00.csv", "result.json", "run.json"]
 )
 @pytest.mark.parametrize("damage", ["cut", "removed"])
-def test_damage_is_said_before_training_goes_on(name, damage, images, tmp_path, monkeypatch):
+def test_damage_raises_before_training_resumes(name, damage, images, tmp_path, monkeypatch):
     run, wanted = stopped_after_one_task(images, tmp_path, monkeypatch)
     lines = (run / name).read_bytes().splitlines(keepends=True)
     (run / name).write_bytes(b"".join(lines[:-1]))
@@ -175,7 +175,7 @@ def test_resume_with_another_vit_or_other_images_is_refused(changed, images, tmp
     assert {name: after[name] for name in before} == before
 
 
-def test_another_number_of_threads_is_said(images, tmp_path, monkeypatch):
+def test_resume_with_other_threads_warns(images, tmp_path, monkeypatch):
     _, wanted = stopped_after_one_task(images, tmp_path, monkeypatch)
     status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick", "threads=2")
     assert status == 0 and "began with 1 threads and goes on with 2" in printed.replace("\n", " ")
@@ -209,7 +209,7 @@ def test_finished_run_on_a_read_only_disk_is_returned(images, tmp_path, monkeypa
     assert status == 0 and f"results: {run}" in printed.replace("\n", ""), printed
 
 
-def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
+def test_unwritable_output_raises(images, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
     status, printed = command("run", "l2p", "folder_lt", *settings(images, blocked), "--quick")

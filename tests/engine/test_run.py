@@ -114,7 +114,7 @@ def test_blocks_that_the_vit_does_not_have_are_refused(method, setting, images, 
     assert status == 2 and " only blocks of the ViT, which are 0 … 11, got " in printed
 
 
-def test_training_that_diverges_is_said(images, tmp_path):
+def test_non_finite_training_loss_raises(images, tmp_path):
     wanted = settings(images, tmp_path, "init_lr=1000", "loss=ce", "min_lr=0")
     status, printed = command("run", "ease", "folder_lt", *wanted, "--quick")
     assert status == 2 and "became NaN or infinite" in printed and "lower init_lr" in printed
@@ -122,7 +122,7 @@ def test_training_that_diverges_is_said(images, tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_the_last_step_broke_is_said(value, images, tmp_path, monkeypatch):
+def test_non_finite_tensor_after_the_last_step_raises(value, images, tmp_path, monkeypatch):
     """Every loss was a number, and the learner is none: its first choice would always be class 0."""
     from pilot_tal.engine import trainer
 
@@ -137,7 +137,7 @@ def test_what_the_last_step_broke_is_said(value, images, tmp_path, monkeypatch):
     assert status == 2 and "became NaN or infinite in task 1; lower init_lr" in printed
 
 
-def test_scores_that_are_no_numbers_are_said(images, tmp_path, monkeypatch):
+def test_non_finite_scores_raise(images, tmp_path, monkeypatch):
     scores = LEARNERS["l2p"].scores
     monkeypatch.setattr(LEARNERS["l2p"], "scores", lambda *arguments: scores(*arguments) * float("nan"))
     status, printed = command("run", "l2p", "folder_lt", *settings(images, tmp_path, "loss=ce"), "--quick")
@@ -176,7 +176,7 @@ def test_other_images_are_another_run(images, tmp_path):
     assert len(find_runs([tmp_path / "runs"])) == 2
 
 
-def test_what_is_written_out_as_the_default_is_the_same_run(images, tmp_path):
+def test_explicit_default_is_the_same_run(images, tmp_path):
     for more in ([], ["law=profile", "shape=6", "init_lr=0.0028125", "precision=fp32", "split_seed=1993"]):
         assert command("run", "lae", "folder_lt", *settings(images, tmp_path, *more), "--quick")[0] == 0
     assert len(find_runs([tmp_path])) == 1
@@ -212,7 +212,7 @@ def test_dry_run_hints_at_bf16_where_the_hardware_has_it(capabilities, precision
     assert ("precision=bf16 is faster" in printed) == hint
 
 
-def test_a_second_process_on_a_run_directory_says_so_and_stops(images, tmp_path):
+def test_second_process_on_a_run_directory_raises(images, tmp_path):
     wanted = settings(images, tmp_path, "loss=ce")
     assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
     (run,) = find_runs([tmp_path])
@@ -222,9 +222,7 @@ def test_a_second_process_on_a_run_directory_says_so_and_stops(images, tmp_path)
     assert status == 2 and f"another process is working in {run}" in printed
 
 
-def test_a_loss_that_is_no_number_stops_the_run_says_where_and_is_forgotten_by_the_next_start(
-    images, tmp_path, monkeypatch
-):
+def test_non_finite_loss_stops_the_run_and_the_next_start_resumes(images, tmp_path, monkeypatch):
     wanted = ("run", "lae", "folder_lt", *settings(images, tmp_path, "batch_size=2", "loss=ce"), "--quick")
     calls = []
 

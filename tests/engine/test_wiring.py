@@ -103,7 +103,7 @@ def test_task_rho_leaves_out_images_of_later_tasks(seen, images, tmp_path):
     assert kept < train and rare.record.name != seen.record.name
 
 
-def test_every_epoch_shuffles_and_crops_anew(seen):
+def test_every_epoch_has_new_batches_and_crops(seen):
     first, second = seen.all("observe")[:3], seen.all("observe")[3:6]
     assert [b["images"] for b in first] != [b["images"] for b in second]
     rows = [tuple(row) for entry in seen.all("observe") for row in entry["blue"]]
@@ -133,7 +133,7 @@ def test_tasks_epochs_and_steps_are_announced(seen):
         assert [(e["epoch"], e["epochs"]) for e in seen.all(who)] == 2 * [(0, 3), (1, 3), (2, 3)]
 
 
-def test_the_learning_rate_moves_the_weights_and_stands_in_the_log(seen):
+def test_learning_rate_is_applied_and_logged(seen):
     """d loss / d weight is the slope, so an SGD step moves the weight by rate · slope (and momentum 0.9)."""
     steps = seen.run.step_log()
     assert len(steps) == len(seen.all("after_step"))
@@ -184,7 +184,7 @@ def test_predictions_are_those_of_the_learner_for_these_images(seen):
     assert ids == list(range(15))
 
 
-def test_the_learner_is_built_and_seeded_as_the_record_says(seen):
+def test_learner_is_built_and_seeded_as_recorded(seen):
     import torch
 
     (built,) = seen.all("build")
@@ -200,7 +200,7 @@ def test_the_learner_is_built_and_seeded_as_the_record_says(seen):
         assert begin["draw"] == float(torch.rand(1))
 
 
-def test_the_record_tells_what_was_asked_for(seen):
+def test_record_contains_the_settings(seen):
     record = seen.record
     assert (record.loss.name, record.loss.title, record.loss.options) == ("spy_loss", "Spy's loss", {"slope": 2.5})
     assert (record.method.name, record.method.title, record.seed) == ("spy", "Spy", 7)

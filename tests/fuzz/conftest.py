@@ -1,7 +1,7 @@
 import pytest
-from fuzz_world import make_world
+from fuzz_helpers import make_workspace
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("world"))
+def workspace(tmp_path_factory):
+    return make_workspace(tmp_path_factory.mktemp("workspace"))

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fuzz_world import World, answered, cases, check, copy_of
+from fuzz_helpers import Workspace, answered, cases, check, copy_of
 from helpers.tiny import result_files
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,10 +98,10 @@ def damaged_copy(source: Path, place: Path, case: dict[str, Any]) -> tuple[Path,
     return folder, name, case["how"] == "edit" and case["seal"]
 
 
-def check_predictions(world: World, run: Path, name: str, unseen: bool) -> None:
-    answer = answered("predict", run, world.image, "--device", "cpu")
+def check_predictions(workspace: Workspace, run: Path, name: str, unseen: bool) -> None:
+    answer = answered("predict", run, workspace.image, "--device", "cpu")
     check(answer)
-    assert unseen or answer.status or answer.out == world.predicted, (name, answer)
+    assert unseen or answer.status or answer.out == workspace.predicted, (name, answer)
 
 
 def quick_locks(patch) -> None:
@@ -111,41 +111,41 @@ def quick_locks(patch) -> None:
 
 @cases(100)
 @given(case=damages())
-def test_damage_is_reported_or_the_result_is_that_of_the_whole_run(case, world, tmp_path_factory):
+def test_damage_is_reported_or_the_result_is_that_of_the_whole_run(case, workspace, tmp_path_factory):
     place = tmp_path_factory.getbasetemp() / "damaged"
-    folder, name, unseen = damaged_copy(world.root / "finished", place, case)
-    run = folder / world.finished.name
+    folder, name, unseen = damaged_copy(workspace.root / "finished", place, case)
+    run = folder / workspace.finished.name
     answer = answered("status", folder, "--json")
     check(answer)
     if answer.status == 0:
         assert {state["state"] for state in json.loads(answer.out)["runs"]} <= set(STATES)
     with contextlib.suppress(UserError):
         found = load_runs([run]).frame()
-        assert unseen or found.drop(columns="run", errors="ignore").equals(world.frame)
-    check_predictions(world, run, name, unseen)
+        assert unseen or found.drop(columns="run", errors="ignore").equals(workspace.frame)
+    check_predictions(workspace, run, name, unseen)
 
 
 @cases(40)
 @given(case=damages())
-def test_damaged_run_is_refused_or_resumes_to_the_same_result(case, world, tmp_path_factory, monkeypatch):
+def test_damaged_run_is_refused_or_resumes_to_the_same_result(case, workspace, tmp_path_factory, monkeypatch):
     quick_locks(monkeypatch)
     place = tmp_path_factory.getbasetemp() / "resumed"
-    folder, name, unseen = damaged_copy(world.root / "half", place, case)
-    answer = answered(*world.command(folder))
+    folder, name, unseen = damaged_copy(workspace.root / "half", place, case)
+    answer = answered(*workspace.command(folder))
     check(answer)
     if answer.status == 0 and not unseen:
-        wanted, found = result_files(world.finished), result_files(folder / world.finished.name)
+        wanted, found = result_files(workspace.finished), result_files(folder / workspace.finished.name)
         ours = {key: value for key, value in found.items() if key in wanted}
         assert ours == wanted, (name, {key for key in wanted if ours.get(key) != wanted[key]})
 
 
 @cases(40)
 @given(case=damages())
-def test_damaged_run_of_an_earlier_version_is_refused_or_predicts_the_same(case, world, tmp_path_factory):
+def test_damaged_run_of_an_earlier_version_is_refused_or_predicts_the_same(case, workspace, tmp_path_factory):
     """Its checkpoints are named in checkpoint/latest.json."""
     place = tmp_path_factory.getbasetemp() / "old"
     shutil.rmtree(place, ignore_errors=True)
-    old = shutil.copytree(world.finished, place / world.finished.name)
+    old = shutil.copytree(workspace.finished, place / workspace.finished.name)
     result = read_sealed(old / "result.json")
     files = {name: seal for name, seal in result["files"].items() if not name.startswith("checkpoint/")}
     write_sealed(old / "result.json", {**result, "files": files})
@@ -154,4 +154,4 @@ def test_damaged_run_of_an_earlier_version_is_refused_or_predicts_the_same(case,
     (old / "checkpoint" / "latest.json").write_text(json.dumps(latest))
     _, name, unseen = damaged_copy(place, place.with_name("old_damaged"), {**case, "seal": False})
     path = place.with_name("old_damaged") / old.name
-    check_predictions(world, path, name, unseen)
+    check_predictions(workspace, path, name, unseen)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fuzz_world import SETTINGS, World, answered, cases, check, without_override
+from fuzz_helpers import SETTINGS, Workspace, answered, cases, check, without_override
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,22 +68,24 @@ def odd(tmp_path_factory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=range(len(PLACES)))
-def test_special_file_is_not_waited_for(place, odd, world):
+def test_special_file_is_not_waited_for(place, odd, workspace):
     for path in ("fifo", "fifo.npz", "/dev/zero", "/proc/self/mem", "unreadable"):
-        ask_with(place, path, odd, world)
+        ask_with(place, path, odd, workspace)
 
 
 @cases(120)
 @given(place=st.sampled_from(PLACES), path=st.sampled_from(ODD))
-def test_odd_path_gives_one_sentence_or_a_result(place, path, odd, world):
-    ask_with(place, path, odd, world)
+def test_odd_path_gives_one_sentence_or_a_result(place, path, odd, workspace):
+    ask_with(place, path, odd, workspace)
 
 
-def ask_with(place: tuple[str, ...], path: str, odd: Path, world: World) -> None:
+def ask_with(place: tuple[str, ...], path: str, odd: Path, workspace: Workspace) -> None:
     if path in ("/", "*") and place[0] in ("build", "learn", "status", "report"):
         return  # searches this computer
-    words = {"RUN": world.finished, "IMAGE": world.image}
-    arguments = [str(words.get(word, word)).replace("IMAGES", str(world.images)).replace("?", path) for word in place]
+    words = {"RUN": workspace.finished, "IMAGE": workspace.image}
+    arguments = [
+        str(words.get(word, word)).replace("IMAGES", str(workspace.images)).replace("?", path) for word in place
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(odd)
         check(answered(*arguments))

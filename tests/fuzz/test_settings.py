@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from fuzz_world import LONGEST_SENTENCE, cases
+from fuzz_helpers import LONGEST_SENTENCE, cases
 from hypothesis import given
 from hypothesis import strategies as st
 

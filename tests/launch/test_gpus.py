@@ -92,7 +92,7 @@ def test_places(images, tmp_path):
     )
 
 
-def test_a_cell_is_pinned_to_its_gpu(tmp_path):
+def test_run_is_pinned_to_its_gpu(tmp_path):
     """What the worker's process sees, without a GPU."""
     seen = tmp_path / "seen"
 

@@ -237,14 +237,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("item", "words"), BAD)
-def test_bad_input_is_said_before_anything_starts(item, words, images, tmp_path):
+def test_bad_input_raises_before_any_start(item, words, images, tmp_path):
     given = settings(images, tmp_path / "runs", item)
     status, printed = command("compare", "l2p", "folder_lt", *given, "--quick")
     assert status == 2 and words in printed and len(printed.splitlines()) == 1, printed
     assert not list(tmp_path.glob("runs/folder*"))
 
 
-def test_an_output_that_cannot_be_written_is_said(images, tmp_path):
+def test_unwritable_output_raises(images, tmp_path):
     (tmp_path / "file").write_text("")
     status, printed = command("compare", "l2p", "folder_lt", *settings(images, tmp_path / "file"), "--quick")
     assert status == 2 and "error: cannot write" in printed and len(printed.splitlines()) == 1

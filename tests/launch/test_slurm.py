@@ -59,7 +59,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("item", "words"), BAD)
-def test_bad_options_are_said(item, words):
+def test_bad_options_raise(item, words):
     with pytest.raises(UserError, match=re.escape(words)):
         build(SlurmConfig, _parse([item]), "SLURM")
 
@@ -153,7 +153,7 @@ def test_a_refused_report_is_not_promised(images, tmp_path, monkeypatch):
 
 
 @needs_submitit
-def test_a_gpu_that_nobody_asks_slurm_for_is_noted(images, tmp_path, monkeypatch):
+def test_unrequested_gpu_is_reported(images, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_submit", lambda *given: [["1"]])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1", "device=cuda")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
@@ -174,13 +174,13 @@ def test_the_report_waits_though_squeue_does_not_answer(images, tmp_path, monkey
 
 
 @needs_submitit
-def test_no_sbatch_is_said(images, tmp_path, monkeypatch):
+def test_missing_sbatch_raises(images, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     status, printed = command("compare", "l2p", "folder_lt", *settings(images, tmp_path / "runs"), "--slurm", "time=5")
     assert status == 2 and "error: this machine has no sbatch" in printed, printed
 
 
-def test_no_submitit_is_said(images, tmp_path, monkeypatch):
+def test_missing_submitit_raises(images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     status, printed = command("compare", "l2p", "folder_lt", *settings(images, tmp_path / "runs"), "--slurm")
     assert status == 2 and "pip install '.[slurm]'" in printed
@@ -287,7 +287,7 @@ class TestCluster:
         assert "Restarts=1" in restarts, restarts
         return job(second)
 
-    def test_what_sbatch_says_is_said(self, pilot, images, tmp_path):
+    def test_error_of_sbatch_is_reported(self, pilot, images, tmp_path):
         given = settings(images, tmp_path / "runs", "seeds=1")
         status, printed = pilot("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "partition=nowhere")
         assert status == 2 and "error: SLURM refuses: " in printed and "invalid partition" in printed, printed

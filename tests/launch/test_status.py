@@ -79,7 +79,7 @@ def answer(folder, monkeypatch, script: str) -> dict | None:
     return plans.queued_jobs()
 
 
-def test_the_queue_is_what_squeue_says(tmp_path, monkeypatch):
+def test_queue_equals_squeue(tmp_path, monkeypatch):
     lines = r"12_3|RUNNING|None|node1\n12_4|PENDING|Priority|\n12_1|COMPLETED|None|node1\n13|slurm_load_jobs error\n"
     asked = tmp_path / "asked"
     assert answer(tmp_path, monkeypatch, f"echo $* > {asked}; printf '{lines}'") == {
@@ -164,7 +164,7 @@ def test_plans_are_joined_and_the_last_job_counts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "file"])
-def test_what_is_no_folder_of_runs_is_said(name, tmp_path):
+def test_non_run_folder_raises(name, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="is not a directory"):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from learner_world import images, make, task_info, test_images, trained
+from learner_helpers import images, make, task_info, test_images, trained
 from sklearn.linear_model import Ridge
 
 from pilot_tal.learners.air import RIDGES, leave_one_out

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.vit import tiny_vit
-from learner_world import METHODS, images, make, task_info, test_images, train, trained
+from learner_helpers import METHODS, images, make, task_info, test_images, train, trained
 from torch import nn
 
 from data_lt.errors import UserError
@@ -47,7 +47,7 @@ def test_evaluation_changes_nothing_and_repeats(method, fidelity):
 
 
 @both
-def test_a_learner_says_truly_whether_its_scores_depend_on_the_batch(method, fidelity):
+def test_mixes_batch_states_whether_scores_depend_on_the_batch(method, fidelity):
     sizes = (3, 2)
     learner = trained(method, sizes, fidelity)
     x, y = test_images(sizes)
@@ -196,7 +196,7 @@ def test_trainable_parameters_of_adapters_and_a_classifier_of_the_task(method, c
 
 
 @both
-def test_a_loss_is_used_where_a_learner_says_so(method, fidelity):
+def test_loss_is_used_where_the_learner_trains(method, fidelity):
     sizes = (2, 2)
     switch = "adapter" in settings_of(LEARNERS[method].config_class)
     changes = [{"adapter": value} for value in (True, False)] if switch else [{}]

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.vit import tiny_vit
-from learner_world import images, make, task_info, test_images, train, trained
+from learner_helpers import images, make, task_info, test_images, train, trained
 
 from data_lt.errors import UserError
 from pilot_tal.learners.coda_prompt import attended_cosine, coda_factor, gram_schmidt, orthogonality
@@ -32,7 +32,7 @@ def test_vote_equals_the_literal_count_ties_included():
         assert set(vote(ids, pool).tolist()) == literal_vote(ids, pool)
 
 
-def test_pick_measures_the_similarity_of_what_it_picks():
+def test_pick_returns_the_similarity_of_the_selected_prompts():
     keys, query = torch.randn(5, 4), torch.randn(3, 4)
     cosine = F.cosine_similarity(query[:, None], keys[None], dim=-1)
     ids, similarity = pick(keys, query, 2, batchwise=False, mask=None)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from learner_world import images, make, task_info, test_images, train, trained
+from learner_helpers import images, make, task_info, test_images, train, trained
 
 from pilot_tal.learners.ease import complete_prototypes
 
@@ -56,7 +56,7 @@ def test_prototypes_against_a_literal_loop(recalc, subspaces):
             torch.testing.assert_close(learner.prototypes[label, 0], means[label][0], rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_known_is_not_overwritten_and_alike_classes_get_like_prototypes():
+def test_known_prototypes_are_kept_and_similar_classes_get_similar_ones():
     torch.manual_seed(0)
     prototypes = torch.randn(4, 2, 8)
     prototypes[0, 0] = 100 * prototypes[2, 0]  # class 0 lies in the direction of class 2, not of class 3

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.pretended_device import DEVICE, PretendedDevice
-from learner_world import METHODS, batches, images, make, task_info, test_images
+from learner_helpers import METHODS, batches, images, make, task_info, test_images
 
 from pilot_tal.engine.loop import evaluate, train_task
 from pilot_tal.learners import FIDELITIES

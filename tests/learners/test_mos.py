@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from learner_world import images, make, task_info, test_images, train, trained
+from learner_helpers import images, make, task_info, test_images, train, trained
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras

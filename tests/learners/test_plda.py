@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.vit import tiny_vit
-from learner_world import images, make, task_info, test_images, train, trained
+from learner_helpers import images, make, task_info, test_images, train, trained
 
 from data_lt.errors import UserError
 from pilot_tal.learners.moments import Moments
@@ -209,13 +209,13 @@ def test_pooled_and_per_class_scatter_give_the_same_scores():
 
 
 @pytest.mark.parametrize(("scatter", "rows"), [("class", 8 + 6 + 4 + 2), ("pooled", DIM)])
-def test_memory_is_what_the_documentation_states(scatter, rows):
+def test_memory_equals_the_documented_figures(scatter, rows):
     state = moments_of(*long_tailed(), scatter).state()
     expected = rows if scatter == "pooled" else sum(min(n - 1, DIM) for n in (9, 7, 5, 3, 1))
     assert state["rows"].shape == (expected, DIM) and state["sums"].shape == (5, DIM)
 
 
-def test_classes_of_one_image_alone_can_be_told_apart():
+def test_classes_of_one_image_are_distinguished():
     features = torch.eye(3)
     found = fitted(moments_of(features, torch.arange(3)))
     assert found.scores(features.double()).isfinite().all()

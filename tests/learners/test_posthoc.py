@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from helpers.images import make_images
-from learner_world import make, test_images, train
+from learner_helpers import make, test_images, train
 
 import pilot_tal as pt
 from data_lt.errors import UserError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from learner_world import images, make, task_info, test_images, train, trained
+from learner_helpers import images, make, task_info, test_images, train, trained
 
 SIZES = (3, 2, 2)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from learner_world import images, make, task_info, test_images, train, trained
+from learner_helpers import images, make, task_info, test_images, train, trained
 from sklearn.linear_model import Ridge
 
 from data_lt.errors import UserError
@@ -56,7 +56,7 @@ def test_weights_solve_the_normal_equations(shape, ridge):
     torch.testing.assert_close(left, (targets.t() @ rows).double(), rtol=1e-4, atol=1e-4)
 
 
-def test_compression_keeps_what_the_regression_needs():
+def test_compression_preserves_the_regression():
     torch.manual_seed(0)
     rows, targets = torch.randn(50, 6), torch.randn(50, 4)
     few, turned = compressed(rows, targets)

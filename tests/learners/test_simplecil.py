@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from learner_world import images, make, task_info, test_images, train, trained
+from learner_helpers import images, make, task_info, test_images, train, trained
 
 from data_lt.errors import UserError
 

@@ -26,7 +26,7 @@ def batches(steps=4):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_training_step_waits_for_nothing_and_gives_what_it_gives_on_the_cpu(name):
+def test_training_step_does_not_synchronise_and_equals_the_cpu(name):
     here = begun(name)
     expected = []
     for logits, targets in batches():

@@ -114,7 +114,7 @@ def test_a_perfectly_classified_sample_has_a_finite_focal_gradient():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_takes_tasks_of_any_size_and_refuses_what_does_not_fit(name):
+def test_losses_accept_any_task_size_and_reject_wrong_shapes(name):
     loss = build_loss(name)
     with pytest.raises(UserError, match=r"begin_task\(\) must come before the first loss"):
         loss(torch.zeros(1, 2), torch.tensor([0]))
@@ -185,7 +185,7 @@ def test_the_weights_of_seesaw_pass_no_gradient():
 @pytest.mark.parametrize(
     ("share", "epochs", "first"), [(0.2, 200, 160), (0.9, 10, 1), (0.2, 3, 2), (0, 5, 5), (1, 5, 0)]
 )
-def test_deferred_weights_begin_with_the_epoch_that_the_share_says(share, epochs, first):
+def test_deferred_weights_start_at_the_share_of_epochs(share, epochs, first):
     loss, ldam = begun("ldam_drw", share=share), begun("ldam")
     logits, targets = next(batches())
     for epoch in range(epochs):

@@ -95,7 +95,7 @@ def test_what_does_not_go_together_gets_a_sentence(options, sentence):
         TAL(**options)
 
 
-def test_a_task_that_does_not_tell_its_steps_or_has_too_few_is_refused_and_changes_nothing():
+def test_missing_or_too_few_epoch_steps_raise_and_change_nothing():
     tal = build_loss("tal", lam="auto", memory_epochs=0.5)
     tal.begin_task(task(10))
     before = repr(tal)

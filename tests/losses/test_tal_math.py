@@ -67,7 +67,7 @@ def test_num_classes_below_two_is_refused(classes):
         steady_state(classes)
 
 
-def test_without_a_word_it_is_the_papers_with_r_1():
+def test_defaults_are_the_papers_with_r_1():
     assert steady_state(20) == steady_state(20, 1.0, "paper") == pytest.approx(1 / 39)
     assert alignment_factor(20) == alignment_factor(20, 1.0, "paper") == pytest.approx(39)
     assert balance(20) == balance(20, 1.0, "paper")

@@ -92,7 +92,7 @@ def test_large_finite_logits_are_not_mistaken_for_infinite_ones():
     assert tal(torch.full((4, 5), 3e38), torch.arange(4)).isfinite()
 
 
-def test_a_floor_above_the_calibrated_weight_is_said():
+def test_floor_above_the_calibrated_weight_warns():
     with pytest.warns(UserWarning, match="eps=1e-08 lies above the calibrated weight"):
         TAL(1000, r=4.0)
 
@@ -104,7 +104,7 @@ def test_a_floor_is_warned_of_only_above_the_calibrated_weight(recwarn):
     assert len(recwarn) == 1
 
 
-def test_a_steady_state_too_small_for_float32_is_said():
+def test_steady_state_too_small_for_float32_warns():
     with pytest.warns(UserWarning, match=r"float32 cannot hold Q\*=2.1e-44 of 200 classes with r=0.05"):
         TAL(200, r=0.05)
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ from pilot_tal.stream.task import TaskInfo
 BATCH = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 5
 
 
-def test_growing_keeps_the_strength_and_calibrates_anew():
+def test_growing_keeps_the_strength_and_recalibrates():
     tal = TAL(4)
     for logits, targets in stream(4, 8, 10, dtype=torch.float32):
         tal(logits, targets)
@@ -75,7 +75,7 @@ def test_a_state_of_other_settings_or_an_incomplete_one_is_refused():
         tal.load_state_dict({**tal.state_dict(), "bogus": torch.zeros(1)})
 
 
-def test_begin_task_starts_anew_for_the_classes_of_the_task():
+def test_begin_task_resets_the_state():
     tal = TAL(5)
     tal(torch.randn(4, 5), torch.arange(4))
     tal.begin_task(TaskInfo(1, 3, 5, 12, (1,) * 7))

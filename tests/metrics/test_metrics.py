@@ -145,7 +145,7 @@ def test_class_without_test_images_stays_out_of_the_means():
     assert found["macro_f1"] == pytest.approx(sk.f1_score(true, pred, labels=[0, 2], average="macro"))
 
 
-def test_unfinished_run_is_measured_over_what_it_has_seen():
+def test_unfinished_run_is_measured_over_seen_classes():
     predictions, task_sizes, counts, order = random_run(3)
     part = metrics.summarize(predictions[:2], task_sizes, counts, order)
     assert part["tasks_done"] == 2 and len(part["per_class"]["accuracy"]) == 7

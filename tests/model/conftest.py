@@ -1,7 +1,7 @@
 import pytest
-from model_world import World
+from model_helpers import Workspace
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    return World(tmp_path_factory.mktemp("world"))
+def workspace(tmp_path_factory):
+    return Workspace(tmp_path_factory.mktemp("workspace"))

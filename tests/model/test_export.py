@@ -14,7 +14,7 @@ import torch
 from helpers.cli import ROOT, command
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
-from model_world import World, photo, said
+from model_helpers import Workspace, photo, said
 from safetensors.torch import load_file
 
 from data_lt.errors import UserError
@@ -34,12 +34,12 @@ print(json.dumps([load_model(folder).predict(image, top=99)[0].top for folder in
 """
 
 
-def test_every_method_is_the_same_model_in_a_fresh_process_elsewhere(world, tmp_path):
+def test_every_method_is_the_same_model_in_a_fresh_process_elsewhere(workspace, tmp_path):
     """With the ViT inside, and no configs, run or images to be found."""
     image = photo(tmp_path / "one.png")
     folders, wanted = [], []
     for method in LEARNERS:
-        run = world.run(method)
+        run = workspace.run(method)
         status, printed = command("export", run, "-o", tmp_path / method, "--with-backbone")
         assert status == 0 and f"model: {tmp_path / method}" in printed, printed
         model = load_model(run)
@@ -64,8 +64,8 @@ def test_every_method_is_the_same_model_in_a_fresh_process_elsewhere(world, tmp_
         assert [score for _, score in given] == pytest.approx([score for _, score in expected], abs=1e-6), method
 
 
-def test_what_is_in_the_folder(world, tmp_path):
-    run = world.run("mos")
+def test_export_contains_the_documented_files(workspace, tmp_path):
+    run = workspace.run("mos")
     folder = export_model(run, tmp_path / "model")
     assert sorted(file.name for file in folder.iterdir()) == ["README.md", "learner.safetensors", "model.json"]
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
@@ -81,19 +81,19 @@ def test_what_is_in_the_folder(world, tmp_path):
     assert about["versions"]["trained"]["packages"]["torch"] == torch.__version__
     assert about["metrics"] == load_run(run).metrics
     text = (folder / "model.json").read_text() + (folder / "README.md").read_text()
-    assert str(world.folder) not in text and os.getcwd() not in text  # nobody's business
+    assert str(workspace.folder) not in text and os.getcwd() not in text  # nobody's business
     assert len({file.stat().st_mode for file in folder.iterdir()}) == 1  # none is private, for it is to be handed on
     names = set(load_model(run).learner.named_tensors())
     assert set(load_file(folder / "learner.safetensors")) == names  # statistics of the classes are not needed
 
 
-def test_after_an_earlier_task(world, tmp_path):
-    run = world.run("lae")
+def test_after_an_earlier_task(workspace, tmp_path):
+    run = workspace.run("lae")
     folder = export_model(run, tmp_path / "model", after_task=1)
     images, true, pred = said(run, 0)
     model = load_model(folder)
     assert model.tasks_done == 1 and len(model.classes) == 3
-    labels = [model.classes.index(one.label) for one in model.predict([world.images / name for name in images])]
+    labels = [model.classes.index(one.label) for one in model.predict([workspace.images / name for name in images])]
     assert labels == pred
     metrics = json.loads((folder / "model.json").read_text())["metrics"]
     assert metrics["a_last"] == pytest.approx(sum(t == p for t, p in zip(true, pred, strict=True)) / len(true))
@@ -102,8 +102,8 @@ def test_after_an_earlier_task(world, tmp_path):
         load_model(folder, after_task=2)
 
 
-def test_the_card_is_read_by_the_hub_and_tells_the_limits(world, tmp_path):
-    run = world.run("l2p")
+def test_card_is_valid_and_lists_limitations(workspace, tmp_path):
+    run = workspace.run("l2p")
     folder = export_model(run, tmp_path / "model")
     text = (folder / "README.md").read_text(encoding="utf-8")
     card = ModelCard(text)
@@ -123,8 +123,8 @@ def test_the_card_is_read_by_the_hub_and_tells_the_limits(world, tmp_path):
     ("weights", "said"),
     [("hub", "from timm's hub"), ("my.safetensors@1a2b", "my.safetensors with --weights"), ("random", "comes with")],
 )
-def test_an_export_without_the_vit_names_the_source_of_its_weights(weights, said, world, tmp_path):
-    about = read_about(export_model(world.run("lae"), tmp_path / "model"))
+def test_an_export_without_the_vit_names_the_source_of_its_weights(weights, said, workspace, tmp_path):
+    about = read_about(export_model(workspace.run("lae"), tmp_path / "model"))
     backbone = replace(about.record.backbone, name="deit_tiny_patch16_224", weights=weights)
     assert said in weights_note(replace(about, record=replace(about.record, backbone=backbone)))
     assert "in this folder" in weights_note(replace(about, files={**about.files, "vit.safetensors": "1a2b"}))
@@ -133,7 +133,7 @@ def test_an_export_without_the_vit_names_the_source_of_its_weights(weights, said
 @pytest.fixture(scope="module")
 def nasty(tmp_path_factory):
     """Classes whose names are Markdown, HTML and YAML."""
-    world = World(tmp_path_factory.mktemp("nasty"))
+    workspace = Workspace(tmp_path_factory.mktemp("nasty"))
     names = [
         "<img src=x onerror=alert(1)>",
         "a|b|c",
@@ -142,14 +142,14 @@ def nasty(tmp_path_factory):
         "`tick` \\",
         "': - \"",
     ]
-    for folder, name in zip(sorted(world.images.iterdir()), names, strict=True):
+    for folder, name in zip(sorted(workspace.images.iterdir()), names, strict=True):
         folder.rename(folder.with_name(name))
-    return world, names
+    return workspace, names
 
 
 def test_names_of_classes_are_data_in_the_card(nasty, tmp_path):
-    world, names = nasty
-    folder = export_model(world.run("simplecil"), tmp_path / "model")
+    workspace, names = nasty
+    folder = export_model(workspace.run("simplecil"), tmp_path / "model")
     text = (folder / "README.md").read_text(encoding="utf-8")
     ModelCard(text)
     html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text.split("---\n", 2)[2])
@@ -161,16 +161,16 @@ def test_names_of_classes_are_data_in_the_card(nasty, tmp_path):
     assert set(load_model(folder).classes) == set(names)
 
 
-def test_nothing_is_half_written(world, tmp_path, monkeypatch):
-    run = world.run("lae")
+def test_nothing_is_half_written(workspace, tmp_path, monkeypatch):
+    run = workspace.run("lae")
     monkeypatch.setattr("pilot_tal.model.export.model_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_model(run, tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_earlier_export_is_replaced_and_other_things_are_left_alone(world, tmp_path):
-    run = world.run("lae")
+def test_an_earlier_export_is_replaced_and_other_things_are_left_alone(workspace, tmp_path):
+    run = workspace.run("lae")
     folder = export_model(run, tmp_path / "model", with_backbone=True)
     (folder / "model.onnx").write_bytes(b"of an earlier export")
     export_model(run, folder)
@@ -190,9 +190,9 @@ def test_an_earlier_export_is_replaced_and_other_things_are_left_alone(world, tm
 @pytest.mark.parametrize(
     "names", [("notes.txt",), ("model.json",), ("model.json", "README.md", "vit.safetensors", "model.onnx")]
 )
-def test_files_that_are_not_of_an_export_are_neither_overwritten_nor_removed(names, world, tmp_path):
+def test_files_that_are_not_of_an_export_are_neither_overwritten_nor_removed(names, workspace, tmp_path):
     """Others call their files model.json, too; and somebody may have put his own beside an earlier export."""
-    run, folder = world.run("lae"), tmp_path / "mine"
+    run, folder = workspace.run("lae"), tmp_path / "mine"
     if "model.json" in names:
         folder.mkdir()
     else:
@@ -205,8 +205,8 @@ def test_files_that_are_not_of_an_export_are_neither_overwritten_nor_removed(nam
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_an_export_into_a_clone_leaves_what_is_hidden_alone(world, tmp_path):
-    run, folder = world.run("lae"), tmp_path / "clone"
+def test_export_keeps_hidden_files(workspace, tmp_path):
+    run, folder = workspace.run("lae"), tmp_path / "clone"
     (folder / ".git").mkdir(parents=True)
     (folder / ".gitattributes").write_text("*.safetensors filter=lfs")
     for _ in range(2):
@@ -214,14 +214,14 @@ def test_an_export_into_a_clone_leaves_what_is_hidden_alone(world, tmp_path):
     assert (folder / ".gitattributes").read_text() == "*.safetensors filter=lfs" and (folder / "model.json").is_file()
 
 
-def test_an_export_is_not_exported_again(world, tmp_path):
-    folder = export_model(world.run("lae"), tmp_path / "model")
+def test_an_export_is_not_exported_again(workspace, tmp_path):
+    folder = export_model(workspace.run("lae"), tmp_path / "model")
     status, printed = command("export", folder, "-o", tmp_path / "again")
     assert status == 2 and "is an exported model already" in printed and not (tmp_path / "again").exists()
 
 
-def test_a_learner_that_its_tensors_do_not_give_back_is_refused(world, tmp_path, monkeypatch):
-    run = world.run("lae")
+def test_a_learner_that_its_tensors_do_not_give_back_is_refused(workspace, tmp_path, monkeypatch):
+    run = workspace.run("lae")
     kind = type(load_model(run).learner)
     monkeypatch.setattr(
         kind, "export_tensors", lambda self: {n: 2 * t.detach() for n, t in self.named_tensors().items()}
@@ -231,8 +231,8 @@ def test_a_learner_that_its_tensors_do_not_give_back_is_refused(world, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_damaged_folders_are_one_sentence(world, tmp_path):
-    whole = export_model(world.run("lae"), tmp_path / "model", with_backbone=True)
+def test_damaged_folders_are_one_sentence(workspace, tmp_path):
+    whole = export_model(workspace.run("lae"), tmp_path / "model", with_backbone=True)
 
     def broken(change):
         folder = shutil.copytree(whole, tmp_path / "broken", dirs_exist_ok=True)
@@ -264,8 +264,8 @@ def test_damaged_folders_are_one_sentence(world, tmp_path):
     assert "not valid JSON" in broken(lambda f: (f / "model.json").write_text("{"))
 
 
-def test_nothing_in_the_folder_is_a_pickle(world, tmp_path):
-    folder = export_model(world.run("lae"), tmp_path / "model", with_backbone=True)
+def test_nothing_in_the_folder_is_a_pickle(workspace, tmp_path):
+    folder = export_model(workspace.run("lae"), tmp_path / "model", with_backbone=True)
     for file in folder.iterdir():
         with pytest.raises(Exception):  # noqa: B017, whatever it says, it is no pickle
             list(pickletools.genops(file.read_bytes()))

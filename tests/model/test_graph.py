@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.cli import ROOT, command
 from helpers.vit import tiny_vit
-from model_world import photo
+from model_helpers import photo
 
 from data_lt.errors import UserError
 from data_lt.pictures import read_picture
@@ -60,8 +60,8 @@ def test_every_learner_is_a_graph_whatever_the_batch(method, tmp_path):
         assert given.argmax(axis=1).tolist() == wanted[:size].argmax(axis=1).tolist()
 
 
-def test_the_command_writes_a_graph_that_needs_nothing_else(world, tmp_path):
-    run = world.run("l2p")
+def test_the_command_writes_a_graph_that_needs_nothing_else(workspace, tmp_path):
+    run = workspace.run("l2p")
     status, printed = command("export", run, "-o", tmp_path / "model", "--onnx")
     assert status == 0, printed
     model = load_model(tmp_path / "model")
@@ -79,21 +79,21 @@ def test_the_command_writes_a_graph_that_needs_nothing_else(world, tmp_path):
     assert "the whole classifier as an ONNX graph" in (tmp_path / "model" / "README.md").read_text()
 
 
-def test_a_graph_that_says_something_else_is_not_kept(world, tmp_path, monkeypatch):
-    run = world.run("simplecil")
+def test_graph_with_other_predictions_is_not_kept(workspace, tmp_path, monkeypatch):
+    run = workspace.run("simplecil")
     monkeypatch.setattr("pilot_tal.model.graph.TOLERANCE", -1)
     status, printed = command("export", run, "-o", tmp_path / "model", "--onnx")
     assert status == 2 and "the ONNX graph gives scores that are" in printed and not list(tmp_path.iterdir())
 
 
-def test_what_is_no_fixed_graph_is_said(world, tmp_path, monkeypatch):
+def test_data_dependent_graph_is_rejected(workspace, tmp_path, monkeypatch):
     monkeypatch.setattr(Classifier, "forward", lambda self, images: images.sum() if float(images.sum()) > 0 else images)
     with pytest.raises(UserError, match="LAE cannot be written as an ONNX graph"):
-        write_graph(load_model(world.run("lae")), tmp_path / "model.onnx")
+        write_graph(load_model(workspace.run("lae")), tmp_path / "model.onnx")
 
 
-def test_missing_packages_are_one_sentence(world, tmp_path, monkeypatch):
+def test_missing_packages_are_one_sentence(workspace, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
-    status, printed = command("export", world.run("lae"), "-o", tmp_path / "model", "--onnx")
+    status, printed = command("export", workspace.run("lae"), "-o", tmp_path / "model", "--onnx")
     assert status == 2 and "pip install '.[onnx]'" in printed and not list(tmp_path.iterdir())

@@ -22,19 +22,19 @@ def hub(monkeypatch, tmp_path):
     server.shutdown()
 
 
-def test_a_pushed_model_is_the_same_when_loaded(hub, world):
-    model = pt.load_model(world.run("simplecil"))
+def test_a_pushed_model_is_the_same_when_loaded(hub, workspace):
+    model = pt.load_model(workspace.run("simplecil"))
     address = model.push_to_hub("me/birds")
-    files = sorted(world.images.rglob("*.png"))[:4]
+    files = sorted(workspace.images.rglob("*.png"))[:4]
     assert hub.repos["me/birds"]["private"] is True
     for name in (address, "hf://me/birds"):
         loaded = pt.load_model(name)
         assert loaded.classes == model.classes and loaded.predict(files) == model.predict(files)
 
 
-def test_a_revision_stays_what_it_was(hub, world):
-    first = pt.load_model(world.run("simplecil"), after_task=1).push_to_hub("me/birds", private=False)
-    second = pt.load_model(world.run("simplecil")).push_to_hub("me/birds", private=False)
+def test_revision_is_pinned(hub, workspace):
+    first = pt.load_model(workspace.run("simplecil"), after_task=1).push_to_hub("me/birds", private=False)
+    second = pt.load_model(workspace.run("simplecil")).push_to_hub("me/birds", private=False)
     assert first != second and hub.repos["me/birds"]["private"] is False
     assert len(pt.load_model(first).classes) == 3
     assert len(pt.load_model(second).classes) == len(pt.load_model("hf://me/birds").classes) == 6
@@ -42,16 +42,16 @@ def test_a_revision_stays_what_it_was(hub, world):
         pt.load_model("hf://me/birds@" + "0" * 8)
 
 
-def test_a_changed_file_is_refused(hub, world):
-    pt.load_model(world.run("simplecil")).push_to_hub("me/birds")
+def test_a_changed_file_is_refused(hub, workspace):
+    pt.load_model(workspace.run("simplecil")).push_to_hub("me/birds")
     _, files = hub.repos["me/birds"]["commits"][-1]
     files["learner.safetensors"] = files["learner.safetensors"][:-1] + b"x"
     with pytest.raises(UserError, match="checksum"):
         pt.load_model("hf://me/birds")
 
 
-def test_without_token_network_or_repository_one_sentence_says_so(hub, world, tmp_path, monkeypatch):
-    folder = export_model(world.run("simplecil"), tmp_path / "model")
+def test_missing_token_network_or_repository_raises_one_sentence(hub, workspace, tmp_path, monkeypatch):
+    folder = export_model(workspace.run("simplecil"), tmp_path / "model")
     with pytest.raises(UserError, match="cannot fetch hf://me/nothing: it does not exist, or your token"):
         fetch_export("hf://me/nothing")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
@@ -73,8 +73,8 @@ def test_an_address_is_a_user_and_a_name(address):
         fetch_export(f"hf://{address}")
 
 
-def test_command_line_pushes_and_predicts(hub, world):
-    run, photo = str(world.run("simplecil")), str(sorted(world.images.rglob("*.png"))[0])
+def test_command_line_pushes_and_predicts(hub, workspace):
+    run, photo = str(workspace.run("simplecil")), str(sorted(workspace.images.rglob("*.png"))[0])
     status, printed = command("export", run, "--push", "me/birds")
     assert status == 0 and "hf://me/birds@" in printed
     assert command("predict", "hf://me/birds", photo)[0] == 0

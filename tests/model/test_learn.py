@@ -93,7 +93,7 @@ def test_learning_by_folders_equals_the_benchmark_run(method, photos, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["lae", "ease", "simplecil"])
-def test_room_for_more_classes_changes_nothing_where_classifiers_grow(method, photos, tmp_path):
+def test_max_classes_has_no_effect_on_growing_classifiers(method, photos, tmp_path):
     for folder, more in (("small", {"max_classes": 6, "max_tasks": 2}), ("large", {})):
         for day in ("monday", "tuesday"):
             learn(tmp_path / folder, photos / day, method=method, settings=items(**own_settings(method), **more))
@@ -233,7 +233,7 @@ def test_more_images_of_a_known_class_need_a_method_that_can(photos, tmp_path):
     assert files_of(tmp_path / "model") == before
 
 
-def test_method_and_settings_stay_as_created(birds, photos, world):
+def test_method_and_settings_stay_as_created(birds, photos, workspace):
     with pytest.raises(UserError, match="simplecil, not of lae"):
         learn(birds, photos / "tuesday", method="lae")
     with pytest.raises(UserError, match="batch_size=7"):
@@ -241,7 +241,7 @@ def test_method_and_settings_stay_as_created(birds, photos, world):
     with pytest.raises(UserError, match="learn takes no tasks"):
         learn(birds, photos / "tuesday", settings=["tasks=3"])
     with pytest.raises(UserError, match="closed"):
-        learn(world.run("simplecil"), photos / "tuesday")
+        learn(workspace.run("simplecil"), photos / "tuesday")
     learn(birds, photos / "tuesday", method="simplecil", settings=items(**VIT))
 
 

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from model_world import photo, said
+from model_helpers import photo, said
 
 from data_lt.errors import UserError
 from data_lt.pictures import read_picture
@@ -17,12 +17,12 @@ VOTERS = ("l2p", "dualprompt")  # with fidelity=pilot
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 @pytest.mark.parametrize("method", LEARNERS)
-def test_labels_are_those_of_the_run_or_of_batches_of_one(method, fidelity, world):
-    run = world.run(method, fidelity)
+def test_labels_are_those_of_the_run_or_of_batches_of_one(method, fidelity, workspace):
+    run = workspace.run(method, fidelity)
     for task in (0, 1):
         model = load_model(run, after_task=task + 1)
         images, _, pred = said(run, task)
-        files = [world.images / name for name in images]
+        files = [workspace.images / name for name in images]
         assert (model.note is not None) == (fidelity == "pilot" and method in VOTERS)
         if model.note:  # the learner itself, as it was trained, on one image after the other
             stored = read_stored(run, task + 1)
@@ -35,21 +35,23 @@ def test_labels_are_those_of_the_run_or_of_batches_of_one(method, fidelity, worl
             assert [model.classes.index(one.label) for one in results] == pred, batch_size
 
 
-def test_labels_are_those_of_a_run_in_half_precision(world):
-    run = world.run("coda_prompt", "pilot", "precision=bf16")
+def test_labels_are_those_of_a_run_in_half_precision(workspace):
+    run = workspace.run("coda_prompt", "pilot", "precision=bf16")
     images, _, pred = said(run, 1)
     model = load_model(run)
-    assert [model.classes.index(one.label) for one in model.predict([world.images / name for name in images])] == pred
-    x = torch.stack([model.transform(read_picture(world.images / name)) for name in images])
+    assert [
+        model.classes.index(one.label) for one in model.predict([workspace.images / name for name in images])
+    ] == pred
+    x = torch.stack([model.transform(read_picture(workspace.images / name)) for name in images])
     assert not torch.allclose(model.scores(x), model.learner.scores(x), atol=1e-4)  # it is computed so
 
 
 @pytest.mark.parametrize("posthoc", ["logit_adjustment", "tau_norm"])
-def test_labels_are_those_of_a_run_with_a_post_hoc_correction(posthoc, world):
-    run = world.run("lae", "fixed", f"posthoc={posthoc}")
+def test_labels_are_those_of_a_run_with_a_post_hoc_correction(posthoc, workspace):
+    run = workspace.run("lae", "fixed", f"posthoc={posthoc}")
     images, _, pred = said(run, 1)
     model = load_model(run)
-    files = [world.images / name for name in images]
+    files = [workspace.images / name for name in images]
     assert [model.classes.index(one.label) for one in model.predict(files)] == pred
     x = torch.stack([model.transform(read_picture(file)) for file in files])
     corrected, model.learner.posthoc = model.scores(x), None
@@ -57,10 +59,10 @@ def test_labels_are_those_of_a_run_with_a_post_hoc_correction(posthoc, world):
 
 
 @pytest.mark.parametrize("method", LEARNERS)
-def test_scores_are_shares_of_one_in_the_learners_order(method, world):
-    run = world.run(method, "fixed")
+def test_scores_are_shares_of_one_in_the_learners_order(method, workspace):
+    run = workspace.run(method, "fixed")
     model = load_model(run)
-    files = [world.images / name for name in said(run, 1)[0]]
+    files = [workspace.images / name for name in said(run, 1)[0]]
     results = model.predict(files, top=99)
     x = torch.stack([model.transform(read_picture(file)) for file in files])
     own = model.learner.scores(x)
@@ -73,20 +75,20 @@ def test_scores_are_shares_of_one_in_the_learners_order(method, world):
     assert [one.top[:2] for one in results] == [one.top for one in model.predict(files, top=2)]
 
 
-def test_what_the_scores_are_of_each_kind_of_learner(world):
+def test_what_the_scores_are_of_each_kind_of_learner(workspace):
     """Softmax of logits; the larger of two probabilities, and sums of two, divided by their sum."""
     scores = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     softmax = torch.tensor([[0.665241, 0.244728, 0.090031], [1 / 3] * 3])
     for method in LEARNERS:
-        learner = load_model(world.run(method, "fixed")).learner
+        learner = load_model(workspace.run(method, "fixed")).learner
         if method in ("lae", "mos"):
             assert torch.allclose(learner.probabilities(scores[:1]), torch.tensor([[2 / 3, 1 / 3, 0.0]]))
         else:
             assert torch.allclose(learner.probabilities(scores), softmax, atol=1e-5)
 
 
-def test_paths_pictures_and_tensors_are_the_same_images(world, tmp_path):
-    model = load_model(world.run("lae"))
+def test_paths_pictures_and_tensors_are_the_same_images(workspace, tmp_path):
+    model = load_model(workspace.run("lae"))
     files = [photo(tmp_path / f"{number}.png", number) for number in range(3)]
     wanted = model.predict(files)
     pictures = [read_picture(file) for file in files]
@@ -98,44 +100,44 @@ def test_paths_pictures_and_tensors_are_the_same_images(world, tmp_path):
     assert model.predict(pictures[0].convert("L")) == model.predict(pictures[0].convert("L").convert("RGB"))
 
 
-def test_the_transform_is_the_runs_own_with_its_normalisation(world, tmp_path):
+def test_the_transform_is_the_runs_own_with_its_normalisation(workspace, tmp_path):
     file = photo(tmp_path / "one.png")
-    run, plain = world.run("lae"), world.run("lae", "pilot", "normalize=none")
+    run, plain = workspace.run("lae"), workspace.run("lae", "pilot", "normalize=none")
     pixels = load_model(plain).transform(read_picture(file))
     assert pixels.min() >= 0 and pixels.max() <= 1
     assert torch.allclose(load_model(run).transform(read_picture(file)), (pixels - 0.4) / 0.3, atol=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [3, None, torch.zeros(3, 8, 8), torch.zeros(3, 32, 32, dtype=torch.uint8)])
-def test_what_is_no_image_is_refused(wrong, world):
+def test_non_image_is_rejected(wrong, workspace):
     with pytest.raises(UserError, match=r"an image must be a path, a PIL image or a tensor \[3, 32, 32\]"):
-        load_model(world.run("lae")).predict([wrong])
+        load_model(workspace.run("lae")).predict([wrong])
 
 
 @pytest.mark.parametrize("options", [{"top": 0}, {"batch_size": 0}, {"top": True}, {"batch_size": 1.5}])
-def test_numbers_that_make_no_sense_are_refused(options, world):
+def test_numbers_that_make_no_sense_are_refused(options, workspace):
     with pytest.raises(UserError, match="must be a whole number of at least 1"):
-        load_model(world.run("lae")).predict(said(world.run("lae"), 0)[0], **options)
+        load_model(workspace.run("lae")).predict(said(workspace.run("lae"), 0)[0], **options)
 
 
 @pytest.mark.parametrize("method", VOTERS)
-def test_a_model_that_scores_alone_warns(method, world):
-    run = world.run(method)
-    image, model = world.images / said(run, 1)[0][0], load_model(run)
+def test_a_model_that_scores_alone_warns(method, workspace):
+    run = workspace.run(method)
+    image, model = workspace.images / said(run, 1)[0][0], load_model(run)
     with pytest.warns(UserWarning, match="scores each image alone"):
         model.predict(image)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_model(world.run(method, "fixed")).predict(image)
+        load_model(workspace.run(method, "fixed")).predict(image)
 
 
-def test_repr_names_method_loss_classes_and_tasks(world):
-    text = repr(load_model(world.run("lae"), after_task=1))
+def test_repr_names_method_loss_classes_and_tasks(workspace):
+    text = repr(load_model(workspace.run("lae"), after_task=1))
     assert all(part in text for part in ("lae", "loss=tal", "3 classes", "tasks=1 of 2", "demo_vit"))
 
 
-def test_loading_leaves_the_callers_random_numbers_alone(world):
-    run = world.run("coda_prompt")
+def test_loading_leaves_the_callers_random_numbers_alone(workspace):
+    run = workspace.run("coda_prompt")
     torch.manual_seed(3)
     wanted = torch.rand(1)
     torch.manual_seed(3)

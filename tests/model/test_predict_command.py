@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.cli import command
-from model_world import CLASSES, photo, said
+from model_helpers import CLASSES, photo, said
 from safetensors.torch import load_file, save_file
 
 from data_lt.files import checksum
@@ -19,11 +19,11 @@ from pilot_tal.record.run_dir import read_sealed, write_sealed
 
 
 @pytest.fixture
-def run(world):
-    return world.run("lae")
+def run(workspace):
+    return workspace.run("lae")
 
 
-def test_the_table_names_every_image_with_its_best_classes(run, world, tmp_path):
+def test_the_table_names_every_image_with_its_best_classes(run, workspace, tmp_path):
     files = [photo(tmp_path / f"{number}.png", number) for number in range(3)]
     status, printed = command("predict", run, tmp_path, "--top", 2)
     assert status == 0, printed
@@ -65,7 +65,7 @@ def test_a_spreadsheet_runs_no_name():
     ]  # fmt: skip
 
 
-def test_csv_and_json_hold_what_the_model_says(run, world, tmp_path):
+def test_csv_and_json_contain_the_predictions(run, workspace, tmp_path):
     files = [photo(tmp_path / "in" / f"{number}.png", number) for number in range(3)]
     results = load_model(run).predict(files, top=3)
     for name in ("out.csv", "out.json"):
@@ -84,11 +84,11 @@ def test_csv_and_json_hold_what_the_model_says(run, world, tmp_path):
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_accuracy_head_and_tail_are_those_of_the_run_on_its_test_images(after, run, world, tmp_path):
+def test_accuracy_head_and_tail_are_those_of_the_run_on_its_test_images(after, run, workspace, tmp_path):
     images, true, pred = said(run, after - 1)
     for name in said(run, 1)[0]:  # all classes, also those that are not learned after the first task
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(world.images / name, tmp_path / name)
+        shutil.copy(workspace.images / name, tmp_path / name)
     out = tmp_path / "out.json"
     status, printed = command("predict", run, tmp_path, "--after-task", after, "-o", out)
     assert status == 0, printed
@@ -145,8 +145,8 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "one.png"]
 
 
-def test_a_vote_is_said_once(world, tmp_path):
-    status, printed = command("predict", world.run("l2p"), photo(tmp_path / "one.png"))
+def test_note_on_batch_prompts_is_printed_once(workspace, tmp_path):
+    status, printed = command("predict", workspace.run("l2p"), photo(tmp_path / "one.png"))
     assert status == 0 and printed.count("scores each image alone") == 1 and printed.startswith("note: L2P")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.vit import state_of
-from model_world import photo
+from model_helpers import photo
 from safetensors.torch import load_file, save_file
 
 from data_lt.errors import UserError
@@ -19,20 +19,20 @@ from pilot_tal.record.run_record import EngineRecord
 from pilot_tal.results import build_report
 
 
-def test_a_folder_that_is_no_run(tmp_path, world):
+def test_a_folder_that_is_no_run(tmp_path, workspace):
     with pytest.raises(UserError, match=r"neither a run directory .* nor an exported model"):
         load_model(tmp_path)
     with pytest.raises(UserError, match="does not exist"):
         load_model(tmp_path / "missing")
-    run = world.run("lae")
+    run = workspace.run("lae")
     with pytest.raises(UserError, match=f"holds runs; give one of them, such as {run}"):
         load_model(run.parent)
     with pytest.raises(UserError, match="is empty"):
         load_model("")
 
 
-def test_a_run_without_a_finished_task(tmp_path, world):
-    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+def test_a_run_without_a_finished_task(tmp_path, workspace):
+    run = shutil.copytree(workspace.run("lae"), tmp_path / "run")
     shutil.rmtree(run / "checkpoint")
     with pytest.raises(
         UserError, match=r"has lost its folder checkpoint, .*; put it back, or remove .* and run it anew"
@@ -44,8 +44,8 @@ def test_a_run_without_a_finished_task(tmp_path, world):
         load_model(run)
 
 
-def test_a_method_that_is_not_there_comes_from_a_plugin(tmp_path, world):
-    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+def test_a_method_that_is_not_there_comes_from_a_plugin(tmp_path, workspace):
+    run = shutil.copytree(workspace.run("lae"), tmp_path / "run")
     record = read_run_record(run)
     record = replace(record, method=replace(record.method, name="linear_probe"))
     write_sealed(run / "run.json", record.plain())
@@ -55,21 +55,21 @@ def test_a_method_that_is_not_there_comes_from_a_plugin(tmp_path, world):
 
 
 @pytest.mark.parametrize("task", [0, -1, 3])
-def test_a_task_that_there_is_not(task, world):
+def test_a_task_that_there_is_not(task, workspace):
     with pytest.raises(UserError, match=f"has no model after task {task}; it has been through 2"):
-        load_model(world.run("lae"), after_task=task)
+        load_model(workspace.run("lae"), after_task=task)
 
 
-def test_a_run_of_another_toolbox(tmp_path, world):
-    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+def test_a_run_of_another_toolbox(tmp_path, workspace):
+    run = shutil.copytree(workspace.run("lae"), tmp_path / "run")
     record = replace(read_run_record(run), engine=EngineRecord("pilot", "LAMDA-PILOT"))
     write_sealed(run / "run.json", record.plain())
     with pytest.raises(UserError, match="trained by LAMDA-PILOT, which keeps its models itself"):
         load_model(run)
 
 
-def test_damaged_tensors(tmp_path, world):
-    run = shutil.copytree(world.run("lae"), tmp_path / "run")
+def test_damaged_tensors(tmp_path, workspace):
+    run = shutil.copytree(workspace.run("lae"), tmp_path / "run")
     file = run / "checkpoint" / "task01.learner.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match="checksum mismatch"):
@@ -77,28 +77,28 @@ def test_damaged_tensors(tmp_path, world):
     load_model(run, after_task=1)
 
 
-def test_a_device_that_there_is_not(world):
+def test_a_device_that_there_is_not(workspace):
     with pytest.raises(UserError, match="device must be auto, cpu"):
-        load_model(world.run("lae"), device="tpu")
+        load_model(workspace.run("lae"), device="tpu")
 
 
-def test_another_vit_than_the_one_trained_on(tmp_path, world):
+def test_another_vit_than_the_one_trained_on(tmp_path, workspace):
     state = load_file(demo_vit_path())
     state["norm.bias"][0] += 1
     save_file(state, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match=r"other.safetensors is not the one that .* was trained on \(checksum"):
-        load_model(world.run("lae"), weights=tmp_path / "other.safetensors")
+        load_model(workspace.run("lae"), weights=tmp_path / "other.safetensors")
     shutil.copy(demo_vit_path(), tmp_path / "same.safetensors")
-    load_model(world.run("lae"), weights=tmp_path / "same.safetensors")
+    load_model(workspace.run("lae"), weights=tmp_path / "same.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="cannot read the weights"):
-        load_model(world.run("lae"), weights=tmp_path / "broken.safetensors")
+        load_model(workspace.run("lae"), weights=tmp_path / "broken.safetensors")
 
 
-def test_weights_from_a_file_are_found_where_the_run_had_them_or_given(tmp_path, world):
+def test_weights_from_a_file_are_found_where_the_run_had_them_or_given(tmp_path, workspace):
     file = tmp_path / "my vit.safetensors"
     save_file(state_of(build_backbone("vit_tiny_patch16_224", "random", 32)), file)
-    run = world.run("simplecil", "pilot", "backbone=vit_tiny_patch16_224", "img_size=32", f"weights={file}")
+    run = workspace.run("simplecil", "pilot", "backbone=vit_tiny_patch16_224", "img_size=32", f"weights={file}")
     image = photo(tmp_path / "one.png")
     wanted = load_model(run).predict(image)
     moved = file.rename(tmp_path / "elsewhere.safetensors")
@@ -112,18 +112,18 @@ def test_weights_from_a_file_are_found_where_the_run_had_them_or_given(tmp_path,
         load_model(run)
 
 
-def test_raw_pixels_are_told_on_the_page_and_in_the_card(tmp_path, world):
+def test_missing_normalisation_is_reported_on_page_and_card(tmp_path, workspace):
     file = tmp_path / "vit.safetensors"
     save_file(state_of(build_backbone("vit_tiny_patch16_224", "random", 32)), file)
     settings = ("backbone=vit_tiny_patch16_224", "img_size=32", f"weights={file}", "normalize=none")
-    run, told = world.run("simplecil", "pilot", *settings), "the weights of vit_tiny_patch16_224 expect mean 0.5"
+    run, told = workspace.run("simplecil", "pilot", *settings), "the weights of vit_tiny_patch16_224 expect mean 0.5"
     assert told in build_report([run], tmp_path / "report").read_text(encoding="utf-8")
     card = (export_model(run, tmp_path / "model") / "README.md").read_text(encoding="utf-8")
     assert told in card.replace("\\", "")
 
 
-def test_random_weights_are_made_anew(world):
-    run = world.run("simplecil", "pilot", "backbone=vit_tiny_patch16_224", "img_size=32", "weights=random")
+def test_random_weights_are_regenerated(workspace):
+    run = workspace.run("simplecil", "pilot", "backbone=vit_tiny_patch16_224", "img_size=32", "weights=random")
     assert (
         load_model(run).learner.backbone.checksum == json.loads((run / "run.json").read_text())["backbone"]["checksum"]
     )

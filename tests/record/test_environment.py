@@ -33,7 +33,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_it_says_what_is_needed_to_repeat_a_run(monkeypatch, tmp_path):
+def test_environment_contains_versions_and_hardware(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["pilot-tal", "run", "l2p", "demo_lt"])
     monkeypatch.chdir(tmp_path)
     told = describe("cpu")

@@ -56,7 +56,7 @@ def start_holder(path: Path, seconds: float = 60):
     return holder
 
 
-def test_nothing_is_left_after_work_and_a_free_lease_after_a_failure(tmp_path):
+def test_lock_is_removed_after_success_and_released_after_failure(tmp_path):
     with pytest.raises(KeyError), locked(tmp_path):
         raise KeyError
     assert files(tmp_path) == [".lock-000001"] and owner_of(tmp_path) is None
@@ -66,7 +66,7 @@ def test_nothing_is_left_after_work_and_a_free_lease_after_a_failure(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_whoever_comes_second_is_told_who_works_there(tmp_path, quick):
+def test_second_process_gets_the_name_of_the_owner(tmp_path, quick):
     holder = start_holder(tmp_path)
     with pytest.raises(Busy, match=f"process {holder.pid}\\)"), locked(tmp_path):
         pass
@@ -125,7 +125,7 @@ def asleep(path: Path, events) -> None:
         events.send(str(error))
 
 
-def test_an_owner_that_slept_finds_its_successor_and_touches_nothing(tmp_path, quick, far):
+def test_suspended_owner_changes_nothing_after_takeover(tmp_path, quick, far):
     heard, events = FORK.Pipe(duplex=False)
     sleeper = FORK.Process(target=asleep, args=(tmp_path, events))
     sleeper.start()
@@ -140,7 +140,7 @@ def test_an_owner_that_slept_finds_its_successor_and_touches_nothing(tmp_path, q
     assert files(tmp_path) == []
 
 
-def test_whoever_looked_long_ago_does_not_get_a_number_that_was_given_away(tmp_path):
+def test_stale_view_cannot_take_a_used_number(tmp_path):
     """Between its look and its file, others came and went."""
     for _ in range(3):
         with pytest.raises(KeyError), locked(tmp_path):
@@ -153,7 +153,7 @@ def test_whoever_looked_long_ago_does_not_get_a_number_that_was_given_away(tmp_p
     assert files(tmp_path) == []
 
 
-def test_a_disk_that_slept_is_no_dead_owner(tmp_path, quick, far, monkeypatch):
+def test_slow_disk_does_not_count_as_a_dead_owner(tmp_path, quick, far, monkeypatch):
     """Both wait for the same server: the first look after it is back must not count its silence."""
     (tmp_path / ".lock-000001").write_text(json.dumps({"host": "far", "space": "x", "pid": 1, "beat": 1}))
     read, looks = locks._read, []
@@ -172,7 +172,7 @@ def test_a_disk_that_slept_is_no_dead_owner(tmp_path, quick, far, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"space": 5}', '{"pid": "x"}', "\x00" * 50, "é" * 2000])
-def test_a_damaged_lease_is_taken_over_when_it_stays_as_it_is(content, tmp_path, quick):
+def test_damaged_lock_is_taken_over_when_not_renewed(content, tmp_path, quick):
     owned = json.dumps({"space": locks._space(), "pid": "x"}) if content == '{"pid": "x"}' else content
     (tmp_path / ".lock-000003").write_text(owned, encoding="utf-8")
     with locked(tmp_path) as lock:
@@ -180,7 +180,7 @@ def test_a_damaged_lease_is_taken_over_when_it_stays_as_it_is(content, tmp_path,
     assert files(tmp_path) == []
 
 
-def test_what_the_owner_does_is_told_with_the_next_renewal(tmp_path, quick):
+def test_progress_is_published_with_the_next_renewal(tmp_path, quick):
     with locked(tmp_path) as lock:
         for doing in ({"place": "task 1/5 " + "é" * 20}, {"place": "x"}, {"place": "long " * 500}, {"place": "end"}):
             lock.doing = doing

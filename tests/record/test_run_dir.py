@@ -164,7 +164,7 @@ def test_a_missing_file_is_named(run, file):
         load_run(run)
 
 
-def test_a_result_from_elsewhere_makes_nobody_read_outside_its_run(run, tmp_path):
+def test_result_cannot_point_outside_its_run(run, tmp_path):
     """A result may name any file; only those of its own tasks are looked at."""
     (tmp_path / "other").write_text("not of the run\n")
     result = read_sealed(run / "result.json")

@@ -53,7 +53,7 @@ def test_a_loss_without_state_logs_none():
     assert StepLog(build_loss("ce")).steps() == []
 
 
-def test_what_is_no_number_becomes_null():
+def test_non_finite_values_become_null():
     log = StepLog(build_loss("ce"))
     for value in (float("nan"), float("inf"), 1.0):
         log.add(torch.tensor(value), torch.tensor(0.0))

@@ -269,7 +269,7 @@ def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, demo_ru
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_command_refuses_what_is_no_run(tmp_path):
+def test_command_rejects_non_runs(tmp_path):
     for given, sentence in ((tmp_path, "no runs found in"), (tmp_path / "no", "is not a directory")):
         done = command(given)
         assert done.returncode == 2 and sentence in done.stderr and len(done.stderr.splitlines()) == 1

@@ -135,7 +135,7 @@ def test_other_training_images_are_another_group_with_counts_and_tail_of_its_own
     assert sorted(tails.values()) == [[False] * 4 + [True] * 4, [True] * 4 + [False] * 4]
 
 
-def test_a_checksum_is_short_in_a_label_and_only_there_where_nothing_else_tells(tmp_path):
+def test_labels_contain_a_short_checksum_only_where_needed(tmp_path):
     digests = [f"{i}" * 64 for i in range(3)]
     for i, seed in enumerate((0, 1)):
         write_run_directory(tmp_path / f"told{i}", recipe={"seed": seed}, checksum=digests[i], **SMALL)

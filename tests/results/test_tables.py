@@ -89,7 +89,7 @@ def test_a_last_is_left_out_where_it_equals_a_mean(tmp_path):
         assert "wAvg" in tables.metrics_table(study.groups[0]).frame.columns
 
 
-def test_conditions_name_what_was_run_and_are_in_the_latex_caption(tmp_path):
+def test_conditions_are_complete_and_in_the_latex_caption(tmp_path):
     environment = {
         "pilot_tal": "1.2",
         "python": "3.11",
@@ -187,7 +187,7 @@ def test_a_loss_without_ce_is_named_with_its_method(tmp_path):
     assert [row[0].text for row in table.rows] == ["L2P (fixed)", "+ TAL", "L2P (pilot) + TAL", "L2P (pilot) + Focal"]
 
 
-def test_settings_that_tell_methods_apart_are_named(tmp_path):
+def test_settings_that_distinguish_methods_are_named(tmp_path):
     write_comparison(tmp_path, epochs=20, **SMALL)
     write_comparison(tmp_path, epochs=1, quick=True, **SMALL)
     table = tables.paper_layout_table(load_study([tmp_path]))
@@ -223,7 +223,7 @@ def test_class_differences_use_the_shared_seeds_only(tmp_path):
     assert np.abs(everything - expected).max() > 1e-3, "all seeds would give other numbers"
 
 
-def test_columns_of_equal_names_are_told_apart(tmp_path):
+def test_columns_of_equal_names_are_distinguished(tmp_path):
     for sizes in ((4, 4), (5, 3), (3, 3)):
         write_comparison(tmp_path, seeds=(1,), task_sizes=sizes, counts=[9] * sum(sizes), tests=2, steps_a_task=2)
     columns = tables.paper_layout_table(load_study([tmp_path])).frame.columns

@@ -28,7 +28,7 @@ def setup(root, **environment):
     )
 
 
-def test_a_finished_setup_does_nothing_and_says_nothing():
+def test_finished_setup_does_nothing_silently():
     if not (ROOT / ".venv" / ".installed").is_file():
         pytest.skip("this checkout was not set up by scripts/setup.sh")
     done = setup(ROOT)
@@ -44,7 +44,7 @@ def test_an_old_python_is_refused_in_one_sentence(project):
     assert not (project / ".venv").exists()
 
 
-def test_without_any_python_one_sentence_is_said(project):
+def test_missing_python_prints_one_sentence(project):
     done = setup(project, PYTHON="no-such-python")
     assert done.returncode != 0 and done.stderr == (
         "setup: Python 3.10 or newer is needed, but 'no-such-python' is missing; "
@@ -69,7 +69,7 @@ def test_a_venv_without_pip_is_kept_and_given_one(project):
     assert (project / ".venv" / "mine").read_text() == "keep"
 
 
-def test_an_unreachable_registry_is_said_in_one_sentence(project):
+def test_unreachable_index_prints_one_sentence(project):
     done = setup(project, **NOWHERE)
     assert done.returncode != 0 and "the package registry cannot be reached" in done.stderr
     assert not (project / ".venv" / ".installed").exists()

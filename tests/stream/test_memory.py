@@ -11,7 +11,7 @@ def no_container(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "OWN_CGROUPS", tmp_path / "own")
 
 
-def test_free_memory_is_what_the_system_says_is_available(tmp_path, monkeypatch):
+def test_free_memory_equals_the_systems_figure(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
     memory.MEMINFO.write_text("MemTotal:  900 kB\nMemFree:  100 kB\nMemAvailable:  700 kB\n")
     assert memory.free_memory() == 700 * 1024

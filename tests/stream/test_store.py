@@ -38,7 +38,7 @@ def test_only_the_cache_outlives_the_file(tmp_path, cache):
             store[0]
 
 
-def test_auto_keeps_what_fits(tmp_path, monkeypatch):
+def test_auto_caches_images_that_fit_into_memory(tmp_path, monkeypatch):
     paths = save(tmp_path, 100)
     bytes_needed = 100 * 10 * 20 * 3 / module.MEMORY_SHARE
     for free, expected in ((bytes_needed * 1.01, True), (bytes_needed * 0.99, False)):

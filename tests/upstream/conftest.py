@@ -2,7 +2,7 @@
 
 import pytest
 from helpers.images import make_images
-from upstream_world import make_standin
+from upstream_helpers import make_standin
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif("PILOT_TAL_PILOT" not in os.environ, reason="nee
 
 
 @dataclass
-class World:
+class Setup:
     """Images, weights, and how both sides name them."""
 
     dataset: str
@@ -43,11 +43,11 @@ class World:
     native: dict[str, object]
 
 
-def demo_world(tmp: Path) -> World:
-    return World("demo_lt", tmp / "data", demo_vit_path(), DEMO_VIT, 10, {})
+def demo_setup(tmp: Path) -> Setup:
+    return Setup("demo_lt", tmp / "data", demo_vit_path(), DEMO_VIT, 10, {})
 
 
-def cub_world(tmp: Path) -> World:
+def cub_setup(tmp: Path) -> Setup:
     if not {"PILOT_TAL_CUB", "PILOT_TAL_DEIT"} <= os.environ.keys():
         pytest.skip("needs PILOT_TAL_CUB and PILOT_TAL_DEIT")
     for folder in sorted(Path(os.environ["PILOT_TAL_CUB"]).iterdir())[:4]:
@@ -57,7 +57,7 @@ def cub_world(tmp: Path) -> World:
     vit = {"img_size": 224, "patch_size": 16, "embed_dim": 192, "depth": 12, "num_heads": 3}
     weights = Path(os.environ["PILOT_TAL_DEIT"])
     native = {"backbone": "deit_tiny_patch16_224", "weights": weights}
-    return World("folder_lt", tmp / "data", weights, vit, 2, {**native, "n_max": 20, "n_min": 10, "test_per_class": 10})
+    return Setup("folder_lt", tmp / "data", weights, vit, 2, {**native, "n_max": 20, "n_min": 10, "test_per_class": 10})
 
 
 class TensorsOfEveryTask(Trainer):
@@ -68,28 +68,28 @@ class TensorsOfEveryTask(Trainer):
         return super().checkpoint(learner, task)
 
 
-def our_trainer(method: str, world: World, output: Path) -> TensorsOfEveryTask:
-    settings = {**world.native, "loss": "ce", "seed": 7, "epochs": 1, "transform": "pilot", "normalize": "none",
-                "init_cls": world.per_task, "increment": world.per_task, "data_root": world.root, "output": output,
+def our_trainer(method: str, setup: Setup, output: Path) -> TensorsOfEveryTask:
+    settings = {**setup.native, "loss": "ce", "seed": 7, "epochs": 1, "transform": "pilot", "normalize": "none",
+                "init_cls": setup.per_task, "increment": setup.per_task, "data_root": setup.root, "output": output,
                 "threads": 1, "device": "cpu", "batch_size": METHODS[method]}  # fmt: skip
-    study = run_config(method, world.dataset, [f"{name}={value}" for name, value in settings.items()])
+    study = run_config(method, setup.dataset, [f"{name}={value}" for name, value in settings.items()])
     config = study.runs[0]
-    data = prepare(config.dataset, str(world.root), config.data)
+    data = prepare(config.dataset, str(setup.root), config.data)
     shared = load_shared(config, study.hardware, data, torch.device("cpu"))
     record = native_record(config, data)
     return TensorsOfEveryTask(config, study.hardware, shared, record, output / record.name)
 
 
-def run_original(method: str, world: World, folder: Path, direction: str):
+def run_original(method: str, setup: Setup, folder: Path, direction: str):
     """The original's run, with the tensors of its tasks written to or read from `folder`."""
-    data = tuple(f"data.{k}={world.native[k]}" for k in ("n_max", "n_min", "test_per_class") if k in world.native)
-    settings = ("tuned_epoch=2", f"batch_size={METHODS[method]}", f"init_cls={world.per_task}",
-                f"increment={world.per_task}", *data, *(f"vit.{k}={v}" for k, v in world.vit.items()))  # fmt: skip
+    data = tuple(f"data.{k}={setup.native[k]}" for k in ("n_max", "n_min", "test_per_class") if k in setup.native)
+    settings = ("tuned_epoch=2", f"batch_size={METHODS[method]}", f"init_cls={setup.per_task}",
+                f"increment={setup.per_task}", *data, *(f"vit.{k}={v}" for k, v in setup.vit.items()))  # fmt: skip
     settings += {"lae": ("num_freeze_epochs=1",), "mos": ("crct_epochs=2",), "coda_prompt": ("shuffle=true",)}.get(
         method, ()
     )
-    request = Request(checkout("PILOT_TAL_PILOT"), f"exps/{method}.json", ["ce"], world.dataset, (7,), world.root,
-                      folder / direction, "cpu", 0, str(world.weights), overrides=settings)  # fmt: skip
+    request = Request(checkout("PILOT_TAL_PILOT"), f"exps/{method}.json", ["ce"], setup.dataset, (7,), setup.root,
+                      folder / direction, "cpu", 0, str(setup.weights), overrides=settings)  # fmt: skip
     job = make_jobs(request)[0]
     job.write()
     script = Path(__file__).with_name("cross_evaluate.py")
@@ -99,12 +99,12 @@ def run_original(method: str, world: World, folder: Path, direction: str):
     return load_run(job.run_dir).labels
 
 
-@pytest.mark.parametrize("make_world", [demo_world, cub_world])
+@pytest.mark.parametrize("make_world", [demo_setup, cub_setup])
 @pytest.mark.parametrize("method", METHODS)
 def test_ours_predicts_as_the_original_with_its_tensors(method, make_world, tmp_path):
-    world = make_world(tmp_path)
-    theirs = run_original(method, world, tmp_path, "write")
-    trainer = our_trainer(method, world, tmp_path / "ours")
+    setup = make_world(tmp_path)
+    theirs = run_original(method, setup, tmp_path, "write")
+    trainer = our_trainer(method, setup, tmp_path / "ours")
     assert len(theirs) == len(trainer.tasks)
     snapshots: dict[str, torch.Tensor] = {}
     changed = total = 0
@@ -123,14 +123,14 @@ def test_ours_predicts_as_the_original_with_its_tensors(method, make_world, tmp_
     assert changed == 0 or method == "mos"
 
 
-@pytest.mark.parametrize("make_world", [demo_world, cub_world])
+@pytest.mark.parametrize("make_world", [demo_setup, cub_setup])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_original_predicts_as_ours_with_our_tensors(method, make_world, tmp_path):
-    world = make_world(tmp_path)
-    trainer = our_trainer(method, world, tmp_path / "ours")
+    setup = make_world(tmp_path)
+    trainer = our_trainer(method, setup, tmp_path / "ours")
     ours = load_run(trainer.execute()).labels
     for index, tensors in enumerate(trainer.tensors):
         np.savez(tmp_path / f"task{index}.npz", **{name: tensor.numpy() for name, tensor in tensors.items()})
-    theirs = run_original(method, world, tmp_path, "read")
+    theirs = run_original(method, setup, tmp_path, "read")
     for index, ((_, expected), (_, pred)) in enumerate(zip(ours, theirs, strict=True)):
         assert np.array_equal(pred, expected), f"task {index}: {(pred != expected).sum()} of {len(pred)} differ"

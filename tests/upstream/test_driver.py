@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers.cli import process
-from upstream_world import DATA_SETTINGS, edit, make_standin, run_command, snapshot
+from upstream_helpers import DATA_SETTINGS, edit, make_standin, run_command, snapshot
 
 from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES

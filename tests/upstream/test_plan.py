@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from upstream_world import DATA_SETTINGS
+from upstream_helpers import DATA_SETTINGS
 
 from data_lt.errors import UserError
 from pilot_tal.upstream.job import read_job

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.cli import ROOT
 from helpers.images import make_images
-from upstream_world import run_command, snapshot
+from upstream_helpers import run_command, snapshot
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
 from pilot_tal.record.run_dir import find_runs, load_run
@@ -73,7 +73,7 @@ def checkout(name: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def inputs(tmp_path_factory):
     """Images of eight classes and a file of small random ViT weights."""
     if not {"PILOT_TAL_PILOT", "PILOT_TAL_PYCIL"} & os.environ.keys():
         pytest.skip("needs a real checkout: set PILOT_TAL_PILOT or PILOT_TAL_PYCIL (see docs/upstream.md)")
@@ -100,15 +100,15 @@ def test_every_learner_is_tried():
 @pytest.mark.parametrize(
     ("box", "learner"), [(box, name) for box, (_, tried, _) in TOOLBOXES.items() for name in tried]
 )
-def test_two_tasks_with_both_losses(box, learner, world, tmp_path):
+def test_two_tasks_with_both_losses(box, learner, inputs, tmp_path):
     toolbox, _, variable = TOOLBOXES[box]
     repo, known = checkout(variable), toolbox.learners[learner]
     before = snapshot(repo)
-    weights = ("--weights", world / "vit.pth") if box == "pilot" else ()
+    weights = ("--weights", inputs / "vit.pth") if box == "pilot" else ()
     losses = ("--loss", "ce", "--loss", "tal") if known.trains else ()
     done = run_command(
         "upstream", "--repo", repo, "--config", f"exps/{CONFIGS.get(learner, learner)}.json", *losses,
-        "--dataset", "folder_lt", "--data-root", world / "images", "--device", "cpu", "--workers", 0,
+        "--dataset", "folder_lt", "--data-root", inputs / "images", "--device", "cpu", "--workers", 0,
         "--python", PYTHON, *weights, *settings(box, learner), cwd=tmp_path,
     )  # fmt: skip
     assert done.status == 0, done.out + done.err

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from upstream_world import edit, make_standin
+from upstream_helpers import edit, make_standin
 
 from data_lt.errors import UserError
 from pilot_tal.learners import LEARNERS
@@ -11,7 +11,7 @@ from pilot_tal.upstream.seams import MovedSeam, check_seams, find_toolbox, modul
 from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL, vit_module
 
 
-def test_toolboxes_are_told_apart(pilot, pycil, tmp_path):
+def test_toolboxes_are_distinguished(pilot, pycil, tmp_path):
     assert find_toolbox(pilot) is LAMDA_PILOT
     assert find_toolbox(pycil) is PYCIL
     with pytest.raises(UserError, match="is not a checkout of LAMDA-PILOT or PyCIL"):
@@ -106,7 +106,7 @@ def test_titles_are_those_of_our_own_learners():
     assert {name: known[name].title for name in shared} == {name: LEARNERS[name].title for name in shared}
 
 
-def test_the_vit_is_built_where_its_name_says():
+def test_vit_is_built_by_its_name():
     kinds = ("pretrained_vit_b16_224_in21k_adapter", "vit_base_patch16_224_coda_prompt", "pretrained_vit_b16_224_vpt")
     assert [vit_module(kind) for kind in kinds] == ["backbone.vit_adapter", "backbone.vit_coda_promtpt", "backbone.vpt"]
     assert vit_module("vit_base_patch16_224") == "timm.models.vision_transformer"

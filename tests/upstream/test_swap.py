@@ -45,7 +45,7 @@ def located(function: str, swapped: bool, first: int, last: int) -> LocatedSite:
 SITES = (located("Learner.train", True, 4, 4), located("Learner.align", False, 6, 9))
 
 
-def test_swapped_and_kept_calls_are_told_by_their_lines(module):
+def test_swapped_and_kept_calls_are_distinguished_by_line(module):
     asked = []
     with Patches() as patches:
         swap(patches, module, SITES, lambda z, y: asked.append((z, y)) or "ours")
@@ -99,7 +99,7 @@ def masked(logits: torch.Tensor, known: int) -> torch.Tensor:
 
 
 @given(known=st.integers(0, 4), new=st.integers(1, 4), batch=st.integers(1, 6), seed=st.integers(0, 99))
-def test_slicing_is_what_masking_was(known, new, batch, seed):
+def test_slicing_equals_masking(known, new, batch, seed):
     """For cross-entropy, value and gradient are those of LAMDA-PILOT's masked logits with global labels."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(batch, known + new, generator=generator)
@@ -123,7 +123,7 @@ def test_what_a_learner_adds_in_place_is_not_logged():
     torch.testing.assert_close(steps[0][1], F.cross_entropy(Z, Y))
 
 
-def test_tal_starts_anew_in_every_task_without_replay():
+def test_tal_is_reset_in_every_task_without_replay():
     learner = learner_at(0, 0, 3, [0, 1, 2])
     supervision, steps = supervise("tal", "masked", learner)
     for _ in range(4):
@@ -188,7 +188,7 @@ def test_a_prior_counts_new_images_and_exemplars_together():
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
-def test_the_loss_gets_what_it_would_get_from_our_own_engine(columns):
+def test_loss_gets_the_same_input_as_from_our_engine(columns):
     """Whatever the learner gives its cross-entropy, the loss gets the columns and labels of its own classes."""
     logits, targets = torch.randn(4, 5), torch.tensor([3, 4, 4, 3])
     given = {"masked": (masked(logits, 3), targets), "task": (logits[:, 3:], targets - 3), "seen": (logits, targets)}
@@ -219,7 +219,7 @@ class Spy(torch.nn.Module):
         return logits.sum()
 
 
-def test_the_loss_is_told_epochs_and_their_steps():
+def test_loss_gets_epochs_and_steps():
     spy = Spy()
     supervision, steps = supervise(spy, "task", learner_at(0, 0, 2, [0, 1], batches=3))
     for _ in range(7):
@@ -232,7 +232,7 @@ def test_the_loss_is_told_epochs_and_their_steps():
     assert spy.epochs == [(0, 0, 5), (0, 1, 5), (0, 2, 5), (1, 0, 6)]
 
 
-def test_every_learner_says_what_it_gives_and_where_its_epochs_are_set():
+def test_every_learner_declares_columns_and_epochs():
     for toolbox in (LAMDA_PILOT, PYCIL):
         for learner in toolbox.learners.values():
             assert learner.columns in COLUMNS

@@ -37,7 +37,7 @@ def needed(made: workarounds.Context) -> set[str]:
     return {name for name, (test, _) in both.items() if test(made)}
 
 
-def test_only_what_is_needed_is_switched_on(monkeypatch):
+def test_only_needed_workarounds_are_active(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     assert needed(context(LAMDA_PILOT, "l2p", workers=None)) == set()
     assert needed(context(LAMDA_PILOT, "l2p", workers=2)) == {"fewer_workers"}
@@ -59,7 +59,7 @@ def test_only_what_is_needed_is_switched_on(monkeypatch):
     assert needed(context(LAMDA_PILOT, "l2p", workers=None)) == {"fewer_workers"}
 
 
-def test_what_is_switched_on_is_logged(caplog):
+def test_active_workarounds_are_logged(caplog):
     made = context(LAMDA_PILOT, "l2p")
     for module in made.modules.values():
         module.DataLoader = dict
@@ -166,7 +166,7 @@ def test_a_pseudo_inverse_that_does_not_converge_is_tried_in_float64(monkeypatch
     assert torch.linalg.pinv is stubborn
 
 
-def test_cofima_averages_where_no_gradient_tells():
+def test_cofima_averages_where_gradients_are_zero():
     old, new, share = torch.tensor([1.0, 1.0, 1e-3]), torch.tensor([3.0, 3.0, 3e-3]), 0.4
     fishers = iter([{"w": torch.tensor([0.0, 1e-4, 0.0])}, {"w": torch.tensor([0.0, 0.0, 1e-9])}])
     learner = SimpleNamespace(getFisherDiagonal=lambda loader, optimizer: next(fishers))
@@ -214,7 +214,7 @@ def test_small_classes_give_all_they_have(name):
     assert chosen == {1: 1, 2: 1, 3: 1}
 
 
-def test_validation_takes_what_the_smallest_class_can_spare():
+def test_validation_size_is_limited_by_the_smallest_class():
     memory = ([], np.array([0, 0, 0, 1, 1, 1]))
     learner = SimpleNamespace(_cur_task=-1)
     learner.incremental_train = lambda data: data.get_dataset_with_split(
@@ -299,7 +299,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(("said", "told"), [(768, 128), (512, 512)])
-def test_a_network_is_told_the_width_of_its_vit(said, told):
+def test_network_gets_the_width_of_its_vit(said, told):
     made = context(LAMDA_PILOT, "lae", vit={"embed_dim": 128})
     assert "other_width" in needed(made) and "other_width" not in needed(context(LAMDA_PILOT, "lae", vit={"depth": 2}))
     learner = SimpleNamespace(_network=SimpleNamespace(backbone=SimpleNamespace(out_dim=said)))
@@ -309,7 +309,7 @@ def test_a_network_is_told_the_width_of_its_vit(said, told):
     workarounds.other_width(made, SimpleNamespace(_network=SimpleNamespace()))  # without such a part
 
 
-def test_a_smaller_vit_sees_what_our_own_transform_shows_it():
+def test_smaller_vit_gets_the_crops_of_our_transform():
     """Cropped at its own size: by way of 224 pixels the picture would be softer."""
     from torchvision import transforms as T
 

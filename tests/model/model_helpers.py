@@ -22,7 +22,7 @@ BASE = {
 }
 
 
-class World:
+class Workspace:
     """A folder of photographs, and the runs trained on them."""
 
     def __init__(self, folder: Path):

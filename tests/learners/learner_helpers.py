@@ -1,4 +1,4 @@
-"""A tiny world for the learners: tasks of random images, and a short way to train on them."""
+"""Helpers of the learner tests: tasks of random images, and training on them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -56,7 +56,7 @@ def batches(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def train(learner: Learner, sizes: Sequence[int], index: int, batch: int = 5, loss: str = "ce", **options) -> None:
-    """Trains one task of the tiny world, end of task included."""
+    """Train one task, end of task included."""
     torch.manual_seed(index)
     task = task_info(sizes, index)
     x, y = images(task)

@@ -48,7 +48,7 @@ def cases(number: int) -> hypothesis.settings:
 
 
 @dataclass(frozen=True)
-class World:
+class Workspace:
     """Images, a finished run, and one that was interrupted in its second task."""
 
     root: Path
@@ -80,19 +80,19 @@ class World:
         return ["run", "l2p", "folder_lt", *SETTINGS, f"data_root={self.images}", f"output={output}", "--quick"]
 
 
-def make_world(root: Path) -> World:
+def make_workspace(root: Path) -> Workspace:
     _register_vit()
-    world = World(root)
-    make_images(world.images, size=(9, 10))
-    answer = ask(*world.command(root / "finished"))
+    workspace = Workspace(root)
+    make_images(workspace.images, size=(9, 10))
+    answer = ask(*workspace.command(root / "finished"))
     assert answer.status == 0, answer.err
     with _broken_in_the_second_task(), contextlib.suppress(Broken):
-        ask(*world.command(root / "half"))
+        ask(*workspace.command(root / "half"))
     for folder in ("finished", "half"):
         (root / folder / ".plans").mkdir()
         (root / folder / ".plans" / "plan.json").write_text('{"later": "12_3"}\n')
     (find_runs([root / "half"])[0] / "error.txt").write_text("RuntimeError: it failed\n")
-    return world
+    return workspace
 
 
 def copy_of(source: Path, place: Path) -> Path:
