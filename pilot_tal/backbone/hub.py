@@ -34,7 +34,7 @@ def hub_options(name: str) -> dict[str, Any]:
         return {"pretrained": True, "pretrained_cfg_overlay": {"file": cached, "custom_load": False}}
     if constants.HF_HUB_OFFLINE or not _answers(constants.ENDPOINT):
         raise unreachable(name)
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what goes wrong is said in one sentence
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # errors are raised as one sentence
     return {"pretrained": True}
 
 

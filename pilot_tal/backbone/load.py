@@ -146,7 +146,7 @@ def given_statistics(choice: str) -> Statistics | None:
 
 
 def statistics_text(statistics: Statistics | None) -> str:
-    """As it stands in a record: `none` or `MEAN/STD`."""
+    """Text for the run's record: `none` or `MEAN/STD`."""
     if statistics is None:
         return "none"
     return "/".join(",".join(f"{value:.9g}" for value in side) for side in statistics)

@@ -1,4 +1,4 @@
-"""The values that hold when nothing else is said: of a method, of a dataset, of both together."""
+"""Default settings of a method, of a dataset, and of both together."""
 
 from functools import cache
 from pathlib import Path

@@ -130,7 +130,7 @@ def study_config(
 
 
 _COMMON = (*settings_of(RunSettings), *settings_of(DataConfig))
-"""Settings of every method, which a reference shares with the methods that it stands beside."""
+"""Settings of every method, which a reference shares with the methods it accompanies."""
 
 
 def _bases(method: str, dataset: str, given: Mapping[str, str], keys: set[str], quick: bool) -> Iterable[RunConfig]:

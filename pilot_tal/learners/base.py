@@ -135,7 +135,7 @@ class Learner(nn.Module):
 
         Args:
             x: Images under the test transform.
-            ids: The images' places in the test set; given, features that cannot change are computed once a run.
+            ids: The images' places in the test set; given, features that cannot change are computed once per run.
         """
         raise NotImplementedError
 

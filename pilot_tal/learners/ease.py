@@ -70,7 +70,7 @@ class EASE(AdapterLearner):
     # Training.
 
     def begin_task(self, task: TaskInfo) -> None:
-        """Adds the task's adapters, a classifier to train them with, and room for its prototypes."""
+        """Add the task's adapters, a classifier to train them with, and its prototypes."""
         super().begin_task(task)
         self.adapters.requires_grad_(False)
         self.adapters.append(self.new_adapters().to(self.sigma.device))
@@ -144,7 +144,7 @@ class EASE(AdapterLearner):
     # Tensors by name.
 
     def grow_to(self, stops: Sequence[int]) -> None:
-        """Makes room for the adapters and prototypes of finished tasks."""
+        """Allocate the adapters and prototypes of finished tasks."""
         super().grow_to(stops)
         device, dim = self.sigma.device, self.backbone.dim
         self.adapters = nn.ModuleList(self.new_adapters() for _ in stops).requires_grad_(False).to(device)

@@ -29,7 +29,7 @@ _STATISTICS = "statistics."
 class MOSConfig(AdapterConfig):
     """MOS's own settings."""
 
-    reg: Annotated[float, Rule("weight of the term that tells samples apart", 0, 1000)] = 0.1
+    reg: Annotated[float, Rule("weight of the term that separates samples", 0, 1000)] = 0.1
     adapter_momentum: Annotated[float, Rule("share of the earlier adapters' mean in a merge", 0, below=1)] = 0.1
     ensemble: Annotated[bool, Rule("join classifier and prototypes")] = True
     crct_epochs: Annotated[int, Rule("epochs of the classifier alignment", 0, 100_000)] = 30
@@ -81,7 +81,7 @@ class MOS(AdapterLearner):
     # Training.
 
     def begin_task(self, task: TaskInfo) -> None:
-        """Makes room for the task's prototypes and fixes the mean adapter it is merged with."""
+        """Allocate the task's prototypes and fix the mean adapter it is merged with."""
         if task.first > 0 and not self.classes:
             raise UserError("MOS cannot go on from tensors alone: the statistics of the old classes are missing")
         super().begin_task(task)
@@ -99,7 +99,7 @@ class MOS(AdapterLearner):
         ]
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the task's classes; the auxiliary loss tells features from each other and from old means."""
+        """Logits of the task's classes; the auxiliary loss separates features from each other and from old means."""
         merges = self.fidelity == "pilot" and self._mean_parts
         parts = self.contracted(self.cur.parts, self._mean_parts) if merges else list(self.cur.parts)
         features = self.features(self.backbone.embed(x), parts, dropout=True)
@@ -252,7 +252,7 @@ class MOS(AdapterLearner):
     # Tensors by name.
 
     def grow_to(self, stops: Sequence[int]) -> None:
-        """Makes room for the snapshots and prototypes of finished tasks."""
+        """Allocate the snapshots and prototypes of finished tasks."""
         super().grow_to(stops)
         self.finished = nn.ModuleList(copy.deepcopy(self.cur).requires_grad_(False) for _ in stops)
         self.prototypes = self.prototypes.new_zeros(stops[-1] if stops else 0, self.backbone.dim)

@@ -152,7 +152,7 @@ class PoolLearner(Learner):
         """Every image picks its own prompts.
 
         That is what LAMDA-PILOT's code gives for a batch of one image, and what `fixed` gives for any batch: one image
-        outvotes nobody, and the layout that mixes the images of a batch has no other one to mix it with.
+        is not outvoted, and the layout that mixes the images of a batch has no other one to mix it with.
         """
         changed, self.fidelity = self.mixes_batch(self.config, self.fidelity), "fixed"
         return changed

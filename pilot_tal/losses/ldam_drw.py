@@ -18,7 +18,7 @@ from pilot_tal.stream.task import TaskInfo
 class DeferredLDAM(TaskLoss):
     """LDAM; in the last epochs of a task a sample weighs 1/E_y, as in the class-balanced loss.
 
-    The mean is a weighted one, as in the authors' code. Epochs are told by `begin_epoch`; without it nothing is
+    The mean is a weighted one, as in the authors' code. Epochs are set by `begin_epoch`; without it nothing is
     re-weighted.
     """
 

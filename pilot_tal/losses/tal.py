@@ -25,7 +25,7 @@ class TAL(TaskLoss):
     """Cross-entropy that weakens the negative supervision of classes with little recent positive supervision.
 
         criterion = TAL(num_classes=20)
-        loss = criterion(logits, targets)     # in train() mode this also moves Q
+        loss = criterion(logits, targets)     # in train() mode this also updates Q
 
     Args:
         num_classes: columns of the logits; without it they come with `begin_task`.
@@ -47,7 +47,7 @@ class TAL(TaskLoss):
         dtype: of Q and α, float32 or float64; the logits' type does not matter.
         process_group: the ranks whose counts are summed, so that all hold the same Q; None is the default group.
 
-    Q moves in place: whoever keeps it takes `tal.Q.clone()`.
+    Q is updated in place; use `tal.Q.clone()` to keep a copy.
     """
 
     name, title, prior = "tal", "TAL", "online"
@@ -209,7 +209,7 @@ class TAL(TaskLoss):
         self._kept: tuple[Tensor, int, tuple[Tensor, Tensor]] | None = None
 
     def _weights(self, Q: Tensor) -> tuple[Tensor, Tensor]:
-        """w, and log(α·w); kept from one call to the next as long as Q is the same tensor and nobody wrote into it."""
+        """w, and log(α·w); kept from one call to the next while Q is the same, unmodified tensor."""
         kept, versioned = self._kept, not (torch.compiler.is_compiling() or Q.is_inference())
         if kept is not None and versioned and kept[0] is Q and kept[1] == Q._version:
             return kept[2]
@@ -242,7 +242,7 @@ class TAL(TaskLoss):
         self._updates.add_(1 if total is None else total > 0)
 
     def _check(self, logits: Tensor, targets: Tensor, Q: Tensor) -> bool:
-        """Refuses wrong shapes, and wrong values where looking is free or wanted; tells whether all rows count."""
+        """Validate shapes, and values where that is free or requested; return whether all rows count."""
         if not Q.numel():
             raise not_begun(self)
         check_batch(logits, targets, Q.numel(), Q)

@@ -40,7 +40,7 @@ def whole(name: str, value: int, least: int) -> int:
 
 
 def check_finite(logits: Tensor) -> None:
-    """Every logit must be finite. Their sum tells at once, unless it overflows."""
+    """Every logit must be finite. Their sum shows it, unless it overflows."""
     if math.isfinite(logits.detach().sum()) or bool(logits.isfinite().all()):
         return
     row, column = (~logits.isfinite()).nonzero()[0].tolist()

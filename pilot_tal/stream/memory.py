@@ -8,7 +8,7 @@ FREE_IF_UNKNOWN = 2 << 30
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 MEMINFO = Path("/proc/meminfo")
-# Limit, use, and the line of memory.stat that tells of files, in version 2 of control groups and in version 1.
+# Limit, use, and the memory.stat entry of cached files, in version 2 of control groups and in version 1.
 _FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -1,4 +1,4 @@
-"""What a learner and a loss are told about the task that begins."""
+"""`TaskInfo`: what a learner and a loss get at the start of a task."""
 
 from dataclasses import dataclass
 

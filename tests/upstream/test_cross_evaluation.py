@@ -99,10 +99,10 @@ def run_original(method: str, setup: Setup, folder: Path, direction: str):
     return load_run(job.run_dir).labels
 
 
-@pytest.mark.parametrize("make_world", [demo_setup, cub_setup])
+@pytest.mark.parametrize("make_setup", [demo_setup, cub_setup])
 @pytest.mark.parametrize("method", METHODS)
-def test_ours_predicts_as_the_original_with_its_tensors(method, make_world, tmp_path):
-    setup = make_world(tmp_path)
+def test_ours_predicts_as_the_original_with_its_tensors(method, make_setup, tmp_path):
+    setup = make_setup(tmp_path)
     theirs = run_original(method, setup, tmp_path, "write")
     trainer = our_trainer(method, setup, tmp_path / "ours")
     assert len(theirs) == len(trainer.tasks)
@@ -123,10 +123,10 @@ def test_ours_predicts_as_the_original_with_its_tensors(method, make_world, tmp_
     assert changed == 0 or method == "mos"
 
 
-@pytest.mark.parametrize("make_world", [demo_setup, cub_setup])
+@pytest.mark.parametrize("make_setup", [demo_setup, cub_setup])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_original_predicts_as_ours_with_our_tensors(method, make_world, tmp_path):
-    setup = make_world(tmp_path)
+def test_the_original_predicts_as_ours_with_our_tensors(method, make_setup, tmp_path):
+    setup = make_setup(tmp_path)
     trainer = our_trainer(method, setup, tmp_path / "ours")
     ours = load_run(trainer.execute()).labels
     for index, tensors in enumerate(trainer.tensors):
