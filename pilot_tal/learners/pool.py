@@ -151,8 +151,7 @@ class PoolLearner(Learner):
     def score_alone(self) -> bool:
         """Every image picks its own prompts.
 
-        That is what LAMDA-PILOT's code gives for a batch of one image, and what `fixed` gives for any batch: one image
-        is not outvoted, and the layout that mixes the images of a batch has no other one to mix it with.
+        Identical to LAMDA-PILOT's code at batch size 1, and to `fixed` at any batch size.
         """
         changed, self.fidelity = self.mixes_batch(self.config, self.fidelity), "fixed"
         return changed
