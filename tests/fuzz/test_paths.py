@@ -31,7 +31,7 @@ PLACES = [
     ("upstream", "--repo", "?", "--config", "x"), ("upstream", "--repo", ".", "--config", "?"),
 ]  # fmt: skip
 ODD = [
-    "", " ", ".", "/", "-", "nothing", "a" * 300, "/".join(["d" * 200] * 30), "~nobody/x", "\udcff.png", "*", "[",
+    "", " ", ".", "/", "-", "nothing", "a" * 300, "/".join(["d" * 200] * 30), "~no_such_user/x", "\udcff.png", "*", "[",
     "a\x1b]0;x\x07b", "a\nb", "hf://", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "folder", "empty",
     "text", "json", "fifo", "socket", "loop", "dangling", "cut.npz", "cut.safetensors", "nested.tar", "bytes.png",
     "empty.pth", "fifo.npz", "unreadable", "unreadable.safetensors", "locked",
@@ -80,8 +80,9 @@ def test_odd_path_gives_one_sentence_or_a_result(place, path, odd, workspace):
 
 
 def ask_with(place: tuple[str, ...], path: str, odd: Path, workspace: Workspace) -> None:
-    if path in ("/", "*") and place[0] in ("build", "learn", "status", "report"):
-        return  # searches this computer
+    writes = "-o" in place or "output=?" in place
+    if path in ("/", "*") and (writes or place[0] in ("build", "learn", "status", "report")):
+        return  # searches this computer, or writes to it
     words = {"RUN": workspace.finished, "IMAGE": workspace.image}
     arguments = [
         str(words.get(word, word)).replace("IMAGES", str(workspace.images)).replace("?", path) for word in place
