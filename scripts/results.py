@@ -157,7 +157,7 @@ def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: s
     titles = ["Method", "Loss", *SCORES.values()]
     titles += [] if short else [f"{name} against CE" for name in SCORES.values()]
     rows = [cells for _, cells in sorted(lines, key=lambda line: -line[0])]
-    return _markdown([*titles, "Forward passes"], rows, text=2)
+    return _markdown([*titles, "ViT passes"], rows, text=2)
 
 
 def versus_table(dataset: str, method: str, tasks: str = "5", fidelity: str = "fixed") -> str:
