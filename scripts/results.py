@@ -125,6 +125,11 @@ def runs(**chosen: str) -> pd.DataFrame:
     return frame
 
 
+def _complete(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of methods and losses with at least three seeds."""
+    return frame.groupby(["dataset", "method", "loss", "options"]).filter(lambda group: len(group) >= SEEDS)
+
+
 def passes(method: str, epochs: int, tasks: int) -> float:
     """Forward passes of the ViT per training image; a backward pass through frozen blocks counts as one more.
 
@@ -141,23 +146,22 @@ def passes(method: str, epochs: int, tasks: int) -> float:
     return epochs * {"linear": 1, "mos": 2, "ease": 2}.get(method, 3)
 
 
-def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: str = "") -> str:
+def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: str | bool = "") -> str:
     """One row per method and loss with three seeds, best A_Mean first: accuracies, paired changes against CE, cost."""
-    frame, lines = runs(dataset=dataset, tasks=tasks, fidelity=fidelity), []
+    frame, lines = _complete(runs(dataset=dataset, tasks=tasks, fidelity=fidelity)), []
+    short = short or not set(frame["loss"]) - {"ce", "none"}
     for (method, loss, options), group in frame.groupby(["method", "loss", "options"], sort=False):
-        if len(group) < SEEDS:
-            continue
         base = frame[(frame["method"] == method) & (frame["loss"] == "ce")]
         cells = [LEARNERS[method].title, _loss(loss, options)]
+        cells.append(f"{passes(method, int(group['epochs'].iloc[0]), int(tasks)):.0f}")
         cells += [f"{100 * group[key].mean():.1f}" for key in SCORES]
         if not short:
             cells += [_change(_difference(group, base, key)) if loss not in ("ce", "none") else "" for key in SCORES]
-        cells.append(f"{passes(method, int(group['epochs'].iloc[0]), int(tasks)):.0f}")
         lines.append((group["a_mean"].mean(), cells))
-    titles = ["Method", "Loss", *SCORES.values()]
-    titles += [] if short else [f"{name} against CE" for name in SCORES.values()]
+    titles = ["Method", "Loss", "ViT passes", *SCORES.values()]
+    titles += [] if short else [f"{name} − CE" for name in SCORES.values()]
     rows = [cells for _, cells in sorted(lines, key=lambda line: -line[0])]
-    return _markdown([*titles, "ViT passes"], rows, text=2)
+    return _markdown(titles, rows, text=2)
 
 
 def versus_table(dataset: str, method: str, tasks: str = "5", fidelity: str = "fixed") -> str:
@@ -223,11 +227,11 @@ def trade_off(file: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    frame = runs(tasks="5", fidelity="fixed", options="")
+    frame = _complete(runs(tasks="5", fidelity="fixed", options=""))
     datasets = list(dict.fromkeys(frame["dataset"]))
     with matplotlib.rc_context({"svg.hashsalt": "pilot_tal", "font.size": 8, "svg.fonttype": "none"}):
-        figure, axes = plt.subplots(1, len(datasets), figsize=(4.6 * len(datasets), 4.2), squeeze=False)
-        for axis, dataset in zip(axes[0], datasets, strict=True):
+        figure, axes = plt.subplots(len(datasets), 1, figsize=(4.6, 4.2 * len(datasets)), squeeze=False)
+        for axis, dataset in zip(axes[:, 0], datasets, strict=True):
             for (method, loss), group in frame[frame["dataset"] == dataset].groupby(["method", "loss"]):
                 mean, tail = (mean_interval((100 * group[key]).tolist()) for key in ("a_mean", "a_tail"))
                 bars = {
