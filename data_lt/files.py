@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from data_lt.errors import UserError
 
@@ -155,6 +155,15 @@ def write_text(path: str | Path, text: str, check: Callable[[], None] | None = N
 def write_json(path: str | Path, value: Any, check: Callable[[], None] | None = None) -> None:
     """Writes `value` as readable JSON (keys in their order, no NaN), whole or not at all (see `atomic_path`)."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", check)
+
+
+def open_to_append(path: str | Path) -> TextIO:
+    """Open a text file to append to; a FIFO without a reader raises an `OSError` instead of blocking."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK, 0o666)
+
+    return open(path, "a", encoding="utf-8", errors="backslashreplace", opener=opener)
 
 
 def read_bytes(path: str | Path, limit: int = MOST_BYTES) -> bytes:

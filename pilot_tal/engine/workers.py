@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from data_lt.errors import UserError, sentence, terminate
-from data_lt.files import os_errors
+from data_lt.files import open_to_append, os_errors
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.jobs import Job, Jobs, from_arguments, run_arguments
 from pilot_tal.engine.progress import Display, Status, duration
@@ -284,7 +284,7 @@ def _redirect(log: Path) -> None:
     """Redirects what libraries print into the run's log."""
     with os_errors(f"cannot write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
-        file = log.open("a", encoding="utf-8")
+        file = open_to_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (1, 2):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data_lt.errors import Terminated, UserError, sentence
-from data_lt.files import atomic_path, checksum, guarded, os_errors, sync
+from data_lt.files import atomic_path, checksum, guarded, open_to_append, os_errors, sync
 from pilot_tal.record.lock import Lock, has_locks, locked, owner_of
 from pilot_tal.record.run_dir import (
     ERROR,
@@ -111,7 +111,7 @@ class RunWriter:
     def append_log(self, line: str) -> None:
         """Adds a line to `log.txt`."""
         log = self.path / LOG
-        with os_errors(f"cannot write {log}"), log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        with os_errors(f"cannot write {log}"), open_to_append(log) as file:
             self.lock.check()
             file.write(line + "\n")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_lt.errors import UserError
-from data_lt.files import given_path, read_json, staged_folder
+from data_lt.files import given_path, open_to_append, read_json, staged_folder
 
 
 def fill(folder, *names):
@@ -99,3 +99,9 @@ def test_damaged_json_is_a_sentence(tmp_path, text):
     (tmp_path / "x.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(UserError, match=r"x\.json is not valid JSON"):
         read_json(tmp_path / "x.json")
+
+
+def test_append_to_a_fifo_does_not_wait_for_a_reader(tmp_path):
+    os.mkfifo(tmp_path / "log.txt")
+    with pytest.raises(OSError):
+        open_to_append(tmp_path / "log.txt")
