@@ -40,7 +40,7 @@ def status(folder: Folder = "runs", watch: Watch = False, as_json: Json = False)
     states = run_states(path)
     if as_json:
         content = {"runs": [asdict(state) for state in states], "total": totals(states)}
-        echo(json.dumps(content, indent=2, ensure_ascii=False))
+        echo(json.dumps(content, indent=2))  # ASCII, which no terminal or encoding changes
     elif not watch:
         print_table(_table(states))
         echo(_total(states))

@@ -212,3 +212,10 @@ def test_bad_lock_and_plan_files_have_a_line_of_their_own(folder, tmp_path):
     for options in ([], ["--json"]):
         status, printed = command("status", tmp_path, *options)
         assert status == 0 and "not started" in printed
+
+
+def test_json_is_valid_for_names_with_control_characters(tmp_path):
+    (tmp_path / plans.PLANS).mkdir()
+    (tmp_path / plans.PLANS / "plan.json").write_text(json.dumps({"run\x9b2J": ""}))
+    (state,) = json.loads(command("status", tmp_path, "--json")[1])["runs"]
+    assert state["name"] == "run\x9b2J"
