@@ -42,8 +42,8 @@ def main(job_file: str, folder: str, direction: str) -> None:
         found = network.load_state_dict(kept, strict=False)
         assert not found.unexpected_keys, found.unexpected_keys
 
-    def with_tensors(self: Any, patches: Any, learner: Any) -> None:
-        follow(self, patches, learner)
+    def with_tensors(self: Any, patches: Any, learner: Any, supervision: Any) -> None:
+        follow(self, patches, learner, supervision)
         train, end = learner.incremental_train, self.end_task
 
         def train_and_write(data_manager: Any) -> None:
