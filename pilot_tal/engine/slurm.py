@@ -155,18 +155,7 @@ def submit(
     note_plan(output, names)  # where that fails, nothing is submitted
     if device.type == "cuda" and not config.gpus:
         say("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
-    ids: list[str] = []
-    try:
-        for accepted in _submit(output, config.parameters(), parts):
-            ids += accepted  # noted at once: a later array may be refused
-            note_plan(output, names, {job.path.name: ids[n // size] for n, job in enumerate(todo[: size * len(ids)])})
-    except UserError as error:
-        if not ids:
-            raise
-        raise UserError(
-            f"{error}; {len(ids)} of {len(parts)} jobs were accepted before and stay (scancel {_arrays(ids)}), and the "
-            "same command later submits the rest and the report"
-        ) from error
+    ids = _submit_runs(output, config, parts, names, todo)
     say(f"submitted {len(todo)} of {len(jobs.all)} runs in {len(parts)} jobs")
     folder = report([job.path for job in jobs.all])
     last = functools.partial(write_report, [str(job.path) for job in jobs.all], str(folder))
@@ -180,6 +169,26 @@ def submit(
     say(f"look:   {command('status', output, '--watch')}")
     say(f"cancel: scancel {_arrays(ids)}")
     say(f"logs:   {output / FOLDER}; {later}")
+
+
+def _submit_runs(
+    output: Path, config: SlurmConfig, parts: Sequence[SlurmJob], names: Sequence[str], todo: Sequence[Job]
+) -> list[str]:
+    """Submits the runs `todo` in `parts` and notes the SLURM job of each at once; returns the ids of the jobs."""
+    ids: list[str] = []
+    size = config.cells_per_job
+    try:
+        for accepted in _submit(output, config.parameters(), parts):
+            ids += accepted  # noted at once: a later array may be refused
+            note_plan(output, names, {job.path.name: ids[n // size] for n, job in enumerate(todo[: size * len(ids)])})
+    except UserError as error:
+        if not ids:
+            raise
+        raise UserError(
+            f"{error}; {len(ids)} of {len(parts)} jobs were accepted before and stay (scancel {_arrays(ids)}), and the "
+            "same command later submits the rest and the report"
+        ) from error
+    return ids
 
 
 def _last_parameters(output: Path, config: SlurmConfig, names: Sequence[str], new: Iterable[str]) -> dict[str, Any]:
