@@ -11,7 +11,7 @@ from typing import Any
 
 from data_lt.cards import DatasetCard
 from data_lt.errors import UserError
-from data_lt.files import checksum, given_path, make_folder, staged_folder
+from data_lt.files import checksum, given_path, make_folder, os_errors, staged_folder
 from data_lt.progress import progress
 
 ATTEMPTS = 5  # in a row without a new byte
@@ -51,10 +51,8 @@ def check_archive(archive: Path, official: str) -> None:
         raise UserError(f"{archive} is a folder, but the archive goes there; rename or move the folder")
     algorithm, _, wanted = official.partition(":")
     print(f"verifying the checksum of {archive.name}", file=sys.stderr, flush=True)
-    try:
+    with os_errors(f"cannot read the archive {archive}"):
         found = checksum(archive, algorithm)
-    except OSError as error:
-        raise UserError(f"cannot read the archive {archive}: {error.strerror or error}") from error
     if found != wanted:
         raise UserError(f"{archive} is not the official archive: its {algorithm} is not {wanted}; remove it")
 
