@@ -249,7 +249,7 @@ def _no_constant(text: str) -> Any:
 
 
 def guarded(text: str) -> str:
-    """A text as it may stand in a CSV: with an apostrophe, as OWASP advises, before what a spreadsheet would run."""
+    """A text that is safe in a CSV: with an apostrophe, as OWASP advises, before what a spreadsheet would run."""
     return f"{_GUARD}{text}" if text.startswith(_FORMULA) else text
 
 

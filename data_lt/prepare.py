@@ -124,7 +124,7 @@ def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bo
     Args:
         card: The dataset.
         options: None, or an option that is None, means the card's own.
-        split: Training and test images are told apart by folders or lists: all of them are used unless the options
+        split: Folders or lists separate training and test images: all of them are used unless the options
             or the card ask for an imbalance profile.
     """
     options = options or DataOptions()

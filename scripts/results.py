@@ -4,7 +4,7 @@
     python scripts/results.py collect runs/results     # finished runs into results/runs.csv
     python scripts/results.py page                     # tables in docs/results.md and README.md, and the figures
 
-Runs resume where they stopped. A table stands in a page between `<!-- table: KIND key=value … -->` and `<!-- end -->`.
+Runs resume where they stopped. A table is written between `<!-- table: KIND key=value … -->` and `<!-- end -->`.
 The text around the tables is written by hand; `tests/evidence` checks that every table equals results/runs.csv.
 """
 

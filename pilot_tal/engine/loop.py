@@ -108,7 +108,7 @@ def evaluate(
         size: Images scored at a time, however many a batch has; None: batch by batch.
 
     Raises:
-        UserError: a score is no number, so that there is no best class.
+        UserError: a score is non-finite, so that there is no best class.
     """
     device = torch.device(device)
     there = ((x.to(device, non_blocking=True), y, ids) for x, y, ids in batches)

@@ -276,7 +276,7 @@ class Trainer:
         return (true, pred), logs
 
     def checkpoint(self, learner: Learner, task: TaskInfo) -> Checkpoint:
-        """The state after a task; after the last one nobody needs the cache."""
+        """The state after a task; after the last one without the cache, which is not used again."""
         last = task.index + 1 == len(self.tasks)
         return Checkpoint(task.index + 1, learner.checkpoint_state(), {} if last else learner.cache.state())
 
@@ -302,7 +302,7 @@ def _some(indices: list[int], count: int, paths: Sequence[str]) -> list[int]:
 
 
 def _refuse_divergence(task: int, steps: list[dict[str, Any]], learner: Learner) -> None:
-    """A loss that is no number would only spoil the later tasks, and so would a learner that the last step broke."""
+    """Raises on a non-finite loss or parameter, which would spoil all later tasks."""
     wrong = next((s for s in steps if s["loss"] is None or s["aux"] is None), None)
     if wrong is not None:
         raise UserError(

@@ -39,7 +39,7 @@ class Learner(nn.Module):
     title: ClassVar[str]
     """As in a report."""
     config_class: ClassVar[type[MethodConfig]]
-    """Its settings; their values stand in `configs/methods/<name>.yaml`."""
+    """Its settings; their values are in `configs/methods/<name>.yaml`."""
     needs: ClassVar[str] = "vit"
     """`vit`: it puts prompts or adapters into the blocks of a ViT with a CLS token; `features`: any backbone."""
     recommended: ClassVar[str] = ""

@@ -1,7 +1,7 @@
 """Settings that every learner has, under LAMDA-PILOT's names.
 
 The classes give types, ranges and the neutral value of branches that no shipped configuration uses; a learner's own
-settings stand in its file, and `configs/methods/<method>.yaml` gives the values.
+settings are in its file, and `configs/methods/<method>.yaml` gives the values.
 """
 
 from dataclasses import dataclass

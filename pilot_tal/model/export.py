@@ -117,7 +117,7 @@ def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
 
 
 def _publishable(record: RunRecord) -> RunRecord:
-    """The record without what is nobody's business: where it ran, and where files were."""
+    """Returns the record without machine-specific entries: where it ran, and where files were."""
     changed = {
         key: [Path(value).name if isinstance(value, str) and ("/" in value or "\\" in value) else value, default]
         for key, (value, default) in record.changed.items()

@@ -136,7 +136,7 @@ class Owner:
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Returns who works in a directory, None if nobody does; of a dead owner on another host only its silence is known.
+    """Returns the owner of a directory, or None; of a dead owner on another host only its silence is known.
 
     Raises:
         UserError: the lock cannot be read.

@@ -7,7 +7,7 @@ from pathlib import Path
 from data_lt.errors import UserError
 from pilot_tal.upstream.sites import BASE_FILE, TOOLBOXES, LearnerSites, Seam, Site, Toolbox
 
-# A call whose last name is one of these may be a classification loss, so it must stand in the table of sites.
+# A call whose last name is one of these may be a classification loss, so it must be in the table of sites.
 _CROSS_ENTROPIES = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"}
 # Names that the driver replaces in the checkout's modules, and what they must stand for there.
 _REPLACED = {"F": "torch.nn.functional", "DataLoader": "torch.utils.data.DataLoader"}
