@@ -1,7 +1,9 @@
-"""TensorBoard and Weights & Biases as callbacks. A logger that fails warns once and never stops training."""
+"""TensorBoard, Weights & Biases and Trackio as callbacks. A logger that fails warns once and never stops training."""
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import os
 import tempfile
 import time
@@ -38,7 +40,7 @@ def check_log(log: str) -> None:
 
 def make_loggers(log: str) -> list[Callback]:
     """The callbacks of the setting `log`."""
-    return {NONE: [], "tensorboard": [TensorBoard()], "wandb": [Wandb()]}[log]  # type: ignore[return-value]
+    return [kind() for kind in (TensorBoard, Wandb, Trackio) if kind.name == log]
 
 
 class Logger(Callback):
@@ -122,7 +124,7 @@ class Wandb(Logger):
             group=group_name(record),
             resume="allow",
             dir=str(run.path.parent),  # in which W&B makes its folder `wandb`
-            config={"loss": record.loss.name, "seed": record.seed, **record.conditions(), **record.loss.options},
+            config=run_settings(record),
             settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
         )
         self.run.define_metric("task")
@@ -138,6 +140,37 @@ class Wandb(Logger):
     def close(self) -> None:
         """Ends the W&B run."""
         self.run.finish()
+
+
+class Trackio(Wandb):
+    """A run in Trackio's local database; `trackio show --project pilot-tal` opens the dashboard."""
+
+    name = "trackio"
+
+    def open(self, run: "Trainer") -> None:
+        """Opens the Trackio run, or resumes it."""
+        record = run.record
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.run = importlib.import_module("trackio").init(
+                project=PROJECT,
+                name=run.path.name,
+                group=group_name(record),
+                resume="allow",
+                config=run_settings(record),
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+                embed=False,
+            )
+
+    def close(self) -> None:
+        """Ends the Trackio run."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.run.finish()
+
+
+def run_settings(record: RunRecord) -> dict[str, Any]:
+    """Loss, seed and conditions of a run, for a logger's table of runs."""
+    return {"loss": record.loss.name, "seed": record.seed, **record.conditions(), **record.loss.options}
 
 
 def step_values(run: "Trainer", task: TaskInfo, result: TaskResult) -> dict[int, Values]:

@@ -101,6 +101,28 @@ def test_wandb_offline_holds_every_step_and_task_once(images, logged, tmp_path, 
     assert result_files(run.path) == result_files(logged.path)
 
 
+def test_trackio_gets_every_step_and_task_once(images, logged, tmp_path, monkeypatch, capsys):
+    given, rows, ended = {}, [], []
+
+    def init(**settings):
+        print("* Trackio project initialized")
+        given.update(settings)
+        return types.SimpleNamespace(log=lambda row, step: rows.append((step, row)), finish=lambda: ended.append(1))
+
+    fake = types.ModuleType("trackio")
+    fake.__spec__ = types.SimpleNamespace()
+    fake.init = init
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    run, printed = train(images, tmp_path, "log=trackio")
+    assert "warning" not in printed and "initialized" not in printed + capsys.readouterr().out
+    assert (given["name"], given["group"], given["resume"]) == (run.path.name, group_name(run.record), "allow")
+    steps = expected_steps(run)
+    losses = [row["train/loss"] for _, row in rows if "train/loss" in row]
+    assert losses == pytest.approx([steps[step]["train/loss"] for step in sorted(steps)])
+    assert [step for step, _ in rows] == [*range(len(steps) + run.tasks_done)] and ended == [1]
+    assert result_files(run.path) == result_files(logged.path)
+
+
 @pytest.mark.parametrize("where", ["init", "log"])
 def test_a_logger_that_fails_warns_once_and_changes_nothing(where, images, logged, tmp_path, monkeypatch):
     def fail(*_, **__):
