@@ -4,17 +4,17 @@
 
 Per method and round, one run of each engine in turn, each a process of its own, at two numbers of epochs. A run of e
 epochs takes a + b·e, so two of them give the time at 20 (multiples of 5: LAE freezes three fifths of its epochs).
-Printed: minutes at 20 epochs, and how many times as fast as LAMDA-PILOT. Both engines get the same images, tasks, batch
-sizes and threads, fidelity=pilot and TAL; start-up and evaluation are included. Use an otherwise idle machine.
+Printed: CPU minutes at 20 epochs, and how many times as fast as LAMDA-PILOT. Both engines get the same images, tasks,
+batch sizes and threads, fidelity=pilot and TAL; start-up and evaluation are included.
 """
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from pilot_tal.config.defaults import method_config
@@ -67,13 +67,14 @@ def theirs(given: argparse.Namespace, method: str, epochs: int, output: str, _: 
 
 
 def seconds(command: list[str], threads: int) -> float:
-    """Wall-clock time of a process."""
+    """CPU time of a process and its children."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
-    start = time.perf_counter()
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-    return time.perf_counter() - start
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
 
 def at_full(times: dict[int, float]) -> float:
