@@ -15,7 +15,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from data_lt.errors import UserError
-from data_lt.files import atomic_path, read_json
+from data_lt.files import atomic_path
 from pilot_tal.record.run_dir import (
     LATEST,
     RECORD,
@@ -23,12 +23,11 @@ from pilot_tal.record.run_dir import (
     Labels,
     damaged,
     load_run,
+    read_object,
     read_result,
-    read_run_record,
-    task_files,
+    task_file,
     verified_bytes,
 )
-from pilot_tal.record.run_record import RunRecord
 from pilot_tal.record.writer import RunWriter
 
 
@@ -69,7 +68,7 @@ def load_checkpoint(path: Path, task: int | None = None) -> Checkpoint | None:
     return Checkpoint(wanted, _read(path, learner, files), kept)
 
 
-def resume(writer: RunWriter, record: RunRecord) -> tuple[Checkpoint | None, list[Labels]]:
+def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
     """Verifies what a run has so far and continues its list of files.
 
     Returns:
@@ -81,18 +80,13 @@ def resume(writer: RunWriter, record: RunRecord) -> tuple[Checkpoint | None, lis
     path = writer.path
     if not (path / RECORD).is_file() and not (path / RESULT).is_file():
         return None, []
-    known = read_result(path, read_run_record(path))
-    checkpoint = load_checkpoint(path)
-    done = 0 if checkpoint is None else checkpoint.tasks_done
-    if known["tasks_done"] > done and not (done and (path / LATEST).is_file()):
-        raise damaged(path / "checkpoint", f"it is missing, and the result has {known['tasks_done']} finished tasks")
-    run = load_run(path, done)
-    checkpoints = _named(path)[1] if done else {}
-    ours = {name for task in range(done) for name in task_files(task)}
-    writer.files = {name: seal for name, seal in run.files.items() if name in ours} | checkpoints
-    if (path / LATEST).is_file() and done:  # of an earlier version: its result may be one task ahead
-        writer.commit(record, done, restart=True)
-        writer.remove(LATEST)
+    run, checkpoint = load_run(path), load_checkpoint(path)
+    if run.tasks_done and checkpoint is None:
+        raise damaged(path / "checkpoint", f"it is missing, and the result has {run.tasks_done} finished tasks")
+    ours = {task_file(kind, task) for task in range(run.tasks_done) for kind in ("predictions", "steps", "states")}
+    writer.files = {name: seal for name, seal in run.files.items() if name in ours} | _named(path)[1]
+    if (path / LATEST).is_file():
+        writer.outdate(LATEST)
     return checkpoint, run.labels
 
 
@@ -114,37 +108,24 @@ def _name(done: int, part: str) -> str:
 
 
 def _named(path: Path) -> tuple[int, dict[str, Any]]:
-    """Returns the number of tasks of the last checkpoint, and size and SHA-256 of all checkpoint files."""
+    """Returns the number of tasks of the last checkpoint, and the SHA-256 of all checkpoint files."""
     if not (path / RECORD).is_file() or not (path / "checkpoint").is_dir():
         return 0, {}
-    result = read_result(path, read_run_record(path))
+    result, source = read_result(path), path / RESULT
     done = result["tasks_done"]
-    files = {name: seal for name, seal in result["files"].items() if name.startswith("checkpoint/")}
-    if not files:
-        return _named_by_latest(path, result) if (path / LATEST).exists() else (0, {})
-    if _name(done, "learner") not in files:
-        raise damaged(path / "result.json", f"it has no checkpoint of task {done}")
-    return done, files
-
-
-def _named_by_latest(path: Path, result: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    file = path / LATEST
-    try:
-        content = read_json(file)
-    except UserError as error:
-        raise damaged(file, str(error).removeprefix(f"{file} is ")[:80]) from error
-    known = content.get("files") if isinstance(content, dict) else None
-    done = content.get("tasks_done") if isinstance(content, dict) else None
-    if not isinstance(known, dict) or type(done) is not int or not all(isinstance(s, str) for s in known.values()):
-        raise damaged(file, "it must hold tasks_done and the SHA-256 of each file")
-    ahead = result["tasks_done"] - done  # the result was written before the checkpoint
-    names = {f"checkpoint/{name}" for name in known}
-    if not 0 <= ahead <= (0 if result["finished"] else 1) or _name(done, "learner") not in names:
-        raise damaged(file, f"it is of task {done}, the result of task {result['tasks_done']}")
     ours = {_name(task, part) for task in range(1, done + 1) for part in ("learner", "cache")}
-    sizes = {name: (path / name).stat().st_size for name in names & ours if (path / name).is_file()}
-    return done, {f"checkpoint/{n}": {"bytes": sizes.get(f"checkpoint/{n}"), "sha256": s} for n, s in known.items()
-                  if f"checkpoint/{n}" in ours}  # fmt: skip
+    files = {name: seal for name, seal in result["files"].items() if name in ours}
+    if not files and (source := path / LATEST).exists():
+        latest = read_object(source)
+        if latest.get("tasks_done") != done or not isinstance(latest.get("files"), dict):
+            raise damaged(source, f"it is of task {str(latest.get('tasks_done'))[:20]}, the result of task {done}")
+        known = {f"checkpoint/{name}": {"sha256": digest} for name, digest in latest["files"].items()}
+        files = {name: seal for name, seal in known.items() if name in ours}
+    elif not files:
+        return 0, {}
+    if done and _name(done, "learner") not in files:
+        raise damaged(source, f"it has no checkpoint of task {done}")
+    return done, files
 
 
 def _read(path: Path, name: str, files: dict[str, Any]) -> dict[str, Tensor]:

@@ -24,8 +24,8 @@ from pilot_tal.engine.jobs import Job, Jobs
 from pilot_tal.engine.progress import Display
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.engine.workers import Workers, can_fork
-from pilot_tal.record.plans import note_plan
 from pilot_tal.record.run_dir import is_finished
+from pilot_tal.record.states import note_plan
 from pilot_tal.record.writer import clean_finished
 from pilot_tal.stream.memory import free_memory
 

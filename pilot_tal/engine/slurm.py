@@ -24,8 +24,7 @@ from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import AUTO, StudyConfig
 from pilot_tal.engine.jobs import Job, Jobs, for_other_launcher, from_arguments, run_arguments
 from pilot_tal.engine.launch import check_output, launch
-from pilot_tal.record.plans import note_plan, planned, queued_jobs
-from pilot_tal.record.states import run_states
+from pilot_tal.record.states import note_plan, planned, queued_jobs, run_states
 from pilot_tal.schema import Rule, build, settings_of
 from pilot_tal.version import install_hint
 

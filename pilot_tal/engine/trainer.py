@@ -120,7 +120,7 @@ class Trainer:
         return self.path
 
     def _train(self, display: Display, label: str, writer: RunWriter, callbacks: Sequence[Callback]) -> None:
-        checkpoint, predictions = resume(writer, self.record)
+        checkpoint, predictions = resume(writer)
         done = 0 if checkpoint is None else checkpoint.tasks_done
         torch.manual_seed(derive_seed("build", self.config.seed))
         learner = self.build()

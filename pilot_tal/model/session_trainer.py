@@ -160,7 +160,7 @@ class ClosedFormSession(SessionTrainer):
             writer.write_task(task, *self.predicted(learner))
 
     def _restored(self, writer: RunWriter) -> ClosedForm:
-        checkpoint, _ = resume(writer, self.record)
+        checkpoint, _ = resume(writer)
         assert checkpoint is not None
         learner = self.build()
         self.restore(learner, checkpoint)

@@ -53,13 +53,11 @@ class Lock:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
-    def begin(self) -> None:
-        """Starts to renew the lock."""
-        self._thread.start()
-
     def content(self) -> bytes:
-        """The content of the lock's file."""
-        owner = {**_owner(os.getpid()), "token": self.token, "beat": self._beats}
+        """The content of the lock's file; `started` tells its process from a later one with the same number."""
+        pid = os.getpid()
+        owner = {"host": platform.node(), "space": _space(), "pid": pid, "started": _started(pid)}
+        owner |= {"token": self.token, "beat": self._beats}
         text = json.dumps({**owner, "doing": self.doing})
         return _padded(text if len(text) <= _SIZE else json.dumps(owner))
 
@@ -141,8 +139,7 @@ def owner_of(path: Path) -> Owner | None:
     Raises:
         UserError: the lock cannot be read.
     """
-    number = _highest(path)
-    content = _read(_file(path, number)) if number else _FREE
+    number, content = _newest(path)
     if content == _FREE or _is_gone(content):
         return None
     owner, silent = _parse(content), 0.0
@@ -164,27 +161,24 @@ def _take(path: Path) -> Lock:
     first, since = None, time.monotonic()
     looked = since
     while True:
-        number = _highest(path)
-        content = _read(_file(path, number)) if number else _FREE
+        number, content = _newest(path)
         first = content if first is None else first
         if time.monotonic() - looked > RENEW_SECONDS:
             since = time.monotonic()  # the disk or this process was suspended, and the owner perhaps with it
         looked = time.monotonic()
-        dead = content == _FREE or _is_gone(content) or time.monotonic() - since > DEAD_SECONDS
+        patience = DEAD_SECONDS if content else RENEW_SECONDS  # an empty lock: its process ended before it wrote
+        dead = content == _FREE or _is_gone(content) or looked - since > patience
         if content != first or (not dead and _is_here(content)):
-            raise Busy(f"another process is working in {path} ({_where(path)}); wait for it to end")
+            owner = owner_of(path)
+            where = "just now" if owner is None else owner.where
+            raise Busy(f"another process is working in {path} ({where}); wait for it to end")
         if dead:
             return _create(path, number)
         time.sleep(LOOK_SECONDS)
 
 
-def _where(path: Path) -> str:
-    owner = owner_of(path)
-    return "just now" if owner is None else owner.where
-
-
 def _create(path: Path, before: int) -> Lock:
-    """Creates the next lock, which only one process can; an empty one counts as taken until its owner has written."""
+    """Creates the next lock, which only one process can."""
     lock = Lock(path, before + 1)
     with os_errors(f"cannot write to {path}"):
         try:
@@ -197,7 +191,7 @@ def _create(path: Path, before: int) -> Lock:
         except OSError:
             lock.file.unlink()
             raise
-    lock.begin()
+    lock._thread.start()
     return lock
 
 
@@ -221,6 +215,12 @@ def _highest(path: Path) -> int:
     return max(_numbers(path), default=0)
 
 
+def _newest(path: Path) -> tuple[int, str]:
+    """Number and content of the lock that counts."""
+    number = _highest(path)
+    return number, _read(_file(path, number)) if number else _FREE
+
+
 def _read(file: Path) -> str:
     with os_errors(f"cannot read {file}"):
         try:
@@ -235,11 +235,6 @@ def _parse(content: str) -> dict:
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}
-
-
-def _owner(pid: int) -> dict:
-    """Identifies a process, also against a later one with the same number."""
-    return {"host": platform.node(), "space": _space(), "pid": pid, "started": _started(pid)}
 
 
 def _space() -> str:

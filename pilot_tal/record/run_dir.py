@@ -126,12 +126,8 @@ class Run:
         ]
 
 
-def load_run(path: str | Path, done: int | None = None) -> Run:
+def load_run(path: str | Path) -> Run:
     """Reads a run directory, finished or not, and checks every file against its checksum.
-
-    Args:
-        path: The directory.
-        done: Read the first tasks only.
 
     Raises:
         UserError: a file is missing, damaged or does not fit the others; the sentence names it and the way out.
@@ -139,14 +135,11 @@ def load_run(path: str | Path, done: int | None = None) -> Run:
     path = Path(path)
     record = read_run_record(path)
     result = read_result(path, record)
-    seen, tasks = np.cumsum(record.stream.task_sizes), result["tasks_done"]
-    if done is not None and done > tasks:
-        raise damaged(path / RESULT, f"it has {tasks} finished tasks, the checkpoint {done}")
-    files = result["files"]
-    chosen = range(tasks if done is None else done)
-    predictions = [_read_predictions(path, task_file("predictions", t), files, int(seen[t])) for t in chosen]
-    for name in [name for t in chosen for name in task_files(t)]:  # what else it names is not ours
-        if name in files and not name.startswith("predictions"):
+    files, tasks = result["files"], range(result["tasks_done"])
+    seen = np.cumsum(record.stream.task_sizes)
+    predictions = [_read_predictions(path, task_file("predictions", t), files, int(seen[t])) for t in tasks]
+    for name in [task_file(kind, t) for t in tasks for kind in ("steps", "states")]:  # what else it names is not ours
+        if name in files:
             _verified(path, name, files)
     return Run(path, record, predictions, result["finished"], files)
 
@@ -156,7 +149,7 @@ def read_run_record(path: Path) -> RunRecord:
     file = path / RECORD
     if not file.is_file():
         raise UserError(f"{path} is not a run directory: it has no file {RECORD}")
-    content = _read_object(file)
+    content = read_object(file)
     if content.get("format") != FORMAT:
         raise UserError(
             f"{path} is of another run format ({str(content.get('format'))[:20]}, this version has {FORMAT}): "
@@ -170,14 +163,12 @@ def read_run_record(path: Path) -> RunRecord:
 
 def is_finished(path: Path) -> bool:
     """Whether a run is complete; a damaged result is an error."""
-    if not (path / RESULT).is_file() or not (path / RECORD).is_file():
-        return False
-    return read_result(path, read_run_record(path))["finished"]
+    return (path / RESULT).is_file() and (path / RECORD).is_file() and read_result(path)["finished"]
 
 
 def tasks_done(path: Path) -> int:
     """How many tasks a run has been through, 0 if it has not begun; a damaged result is an error."""
-    return read_result(path, read_run_record(path))["tasks_done"] if (path / RECORD).is_file() else 0
+    return read_result(path)["tasks_done"] if (path / RECORD).is_file() else 0
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -207,11 +198,6 @@ def damaged(file: Path, reason: str) -> UserError:
     return UserError(f"{file} is damaged ({reason}); remove {run} to start over")
 
 
-def task_files(task: int) -> list[str]:
-    """What a run may have written of a task, below its directory."""
-    return [task_file(kind, task) for kind in ("predictions", "steps", "states")]
-
-
 def task_file(kind: str, task: int) -> str:
     """The predictions, steps or states of a task, below the run's directory."""
     return f"{kind}/task{task:02d}.{'csv' if kind == 'predictions' else 'jsonl'}"
@@ -224,7 +210,7 @@ def write_sealed(file: Path, content: dict[str, Any], check: Callable[[], None] 
 
 def read_sealed(file: Path) -> dict[str, Any]:
     """What `write_sealed` wrote; anything else is a `UserError`."""
-    return _unsealed(file, _read_object(file))
+    return _unsealed(file, read_object(file))
 
 
 def unsealed(content: dict[str, Any]) -> dict[str, Any] | None:
@@ -244,7 +230,8 @@ def _unsealed(file: Path, content: dict[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object that belongs to a run; anything else is a `UserError`."""
     with os_errors(f"cannot read {file}"):
         text = read_bytes(file)
     try:
@@ -256,8 +243,9 @@ def _read_object(file: Path) -> dict[str, Any]:
     return content
 
 
-def read_result(path: Path, record: RunRecord) -> dict[str, Any]:
+def read_result(path: Path, record: RunRecord | None = None) -> dict[str, Any]:
     """Returns the content of `result.json`: tasks_done, finished and files; zeros if the first task is not finished."""
+    record = record or read_run_record(path)
     file, tasks = path / RESULT, record.num_tasks
     if not file.is_file():
         if file.exists() or (path / task_file("predictions", 0)).exists():  # a result precedes the first task
@@ -282,8 +270,8 @@ def verified_bytes(path: Path, name: str, files: dict[str, Any]) -> bytes:
         content = read_bytes(file, 1 << 40)
     except OSError as error:
         raise damaged(file, f"cannot read it: {error.strerror or error}") from error
-    if len(content) != known.get("bytes"):
-        raise damaged(file, f"{len(content)} bytes instead of {known.get('bytes')}")
+    if len(content) != known.get("bytes", len(content)):  # which earlier versions did not note of a checkpoint
+        raise damaged(file, f"{len(content)} bytes instead of {known['bytes']}")
     if hashlib.sha256(content).hexdigest() != known.get("sha256"):
         raise damaged(file, "checksum mismatch")
     return content

@@ -1,22 +1,87 @@
-"""How far each run of a folder is, from its directory, the noted plans and `squeue`. Needs no torch."""
+"""Which runs a folder holds or is meant to hold, and how far each is. Needs no torch.
 
+Every launcher writes its plan to `OUTPUT/.plans/`, one file per plan: the names of its runs and the SLURM job of each,
+so that `pilot-tal status` shows runs that have not begun. Run directories and `squeue` tell the rest.
+"""
+
+import contextlib
+import getpass
 import os
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.errors import UserError
-from data_lt.files import read_bytes
+from data_lt.files import is_name, read_bytes, read_json, write_json
 from pilot_tal.record.lock import has_locks, owner_of
-from pilot_tal.record.plans import QueuedJob, planned, queued_jobs
 from pilot_tal.record.run_dir import ERROR, RECORD, is_finished, read_run_record, tasks_done
+from pilot_tal.record.run_record import short_hash
 
+PLANS = ".plans"
 STATES = ("done", "running", "queued", "failed", "stopped", "not started")
 SILENT_SECONDS = 120.0
+NEVER_BEGUN = "cancelled or ended before its first record; see the log of the job, if there is one"
 _LONGEST = 1e9  # seconds left that are worth showing
 _MOST_TEXT = 1 << 16  # bytes of an error.txt
-NEVER_BEGUN = "cancelled or ended before its first record; see the log of the job, if there is one"
+_ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING")
+
+Queue = Mapping[str, tuple[str, str]]
+"""State and reason of SLURM jobs that wait or run, by id (`12`, `12_3`)."""
+
+
+def note_plan(output: Path, runs: Iterable[str], jobs: Mapping[str, str] | None = None) -> None:
+    """Writes the names of a plan's runs, unless all are known, and the SLURM jobs that were given some of them."""
+    names = list(runs)
+    if not jobs and planned(output)[0].keys() >= set(names):
+        return
+    file = output / PLANS / f"{short_hash(names)}.json"
+    before: dict[str, str] = {}
+    with contextlib.suppress(UserError):  # a damaged plan is replaced
+        before = _read(file)
+    write_json(file, {name: (jobs or {}).get(name, before.get(name, "")) for name in names})
+
+
+def planned(output: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the runs of all plans in a folder with their last SLURM job or "", and the problem of each bad plan."""
+    found: dict[str, str] = {}
+    bad: dict[str, str] = {}
+    for file in sorted((output / PLANS).glob("*.json"), key=_age):
+        try:
+            for name, job in _read(file).items():
+                found[name] = job or found.get(name, "")
+        except UserError as error:
+            bad[f"{PLANS}/{file.name}"] = str(error)
+    return found, bad
+
+
+def _age(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read(file: Path) -> dict[str, str]:
+    content = read_json(file)
+    if not isinstance(content, dict) or not all(is_name(name) for name in content):
+        raise UserError(f"{file} is not a plan: it must map names of runs to SLURM jobs; remove it")
+    return {name: str(job) for name, job in content.items()}
+
+
+def queued_jobs() -> Queue | None:
+    """The user's jobs that wait or run; None if `squeue` does not answer."""
+    if shutil.which("squeue") is None:
+        return None
+    command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i|%T|%r"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.strip().split("|") for line in answer.stdout.splitlines()]
+    return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1] in _ALIVE}
 
 
 @dataclass(frozen=True)
@@ -53,7 +118,7 @@ def state_of(path: Path) -> RunState:
     return _state(path.name, path, "", {})
 
 
-def _state(name: str, path: Path, job: str, queue: Mapping[str, QueuedJob] | None) -> RunState:
+def _state(name: str, path: Path, job: str, queue: Queue | None) -> RunState:
     try:
         if is_finished(path):
             return RunState(name, "done")
@@ -67,11 +132,11 @@ def _state(name: str, path: Path, job: str, queue: Mapping[str, QueuedJob] | Non
             return RunState(name, "running", where, str(owner.doing.get("place", "")), left)
         waiting = (queue or {}).get(job)
         failed = path / ERROR
-        if failed.is_file() and (waiting is None or waiting.running):
+        if failed.is_file() and (waiting is None or waiting[0] == "RUNNING"):
             text = read_bytes(failed, _MOST_TEXT).decode("utf-8", "replace").strip()
             return RunState(name, "failed", f"job {job}" if job else "", text)
         if waiting is not None:
-            return RunState(name, "queued", f"job {job}", waiting.reason.replace("None", ""))
+            return RunState(name, "queued", f"job {job}", waiting[1].replace("None", ""))
         after = _progress(path)
     except (UserError, OSError) as error:
         return RunState(name, "failed", "", str(error))

@@ -8,7 +8,6 @@ import contextlib
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +28,6 @@ from pilot_tal.record.run_dir import (
     write_sealed,
 )
 from pilot_tal.record.run_record import RunRecord
-
-_CACHE = re.compile(r"task([0-9]{2,6})\.cache\.safetensors")
 
 
 class RunWriter:
@@ -85,7 +82,8 @@ class RunWriter:
 
     def outdate(self, name: str) -> None:
         """Leaves a file out of the next commit, which then deletes it."""
-        if self.files.pop(name, None):
+        self.files.pop(name, None)
+        if (self.path / name).is_file():
             self._outdated.append(name)
 
     def commit(self, record: RunRecord, tasks_done: int, restart: bool = False) -> None:
@@ -116,7 +114,7 @@ class RunWriter:
             file.write(line + "\n")
 
     def clean(self) -> None:
-        """Deletes what an earlier owner left: temporary files, and caches of older tasks.
+        """Deletes what an earlier owner left: temporary files, and caches that the result does not name.
 
         Without its temporary file, an owner that was suspended between check and rename cannot rename any more.
         """
@@ -178,11 +176,9 @@ def _leftovers(path: Path) -> Iterator[Path]:
     if not (path / RESULT).is_file() or (path / LATEST).is_file():
         return
     with contextlib.suppress(UserError):  # a damaged result is reported where it is needed
-        result = read_result(path, read_run_record(path))
-        for file in (path / "checkpoint").glob("task*.cache.safetensors"):
-            found = _CACHE.fullmatch(file.name)
-            if found and int(found[1]) + 1 < result["tasks_done"] and f"checkpoint/{file.name}" not in result["files"]:
-                yield file
+        named = read_result(path)["files"]
+        caches = (path / "checkpoint").glob("task*.cache.safetensors")
+        yield from (file for file in caches if f"checkpoint/{file.name}" not in named)
 
 
 def _same(path: Path, what: str, before: str | None, now: str | None) -> None:

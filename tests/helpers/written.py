@@ -48,7 +48,7 @@ def add_task(writer: RunWriter, done: int, record: RunRecord = RECORD, state: Ch
 
 def write_tasks(path: Path, first: int, last: int, record: RunRecord = RECORD) -> None:
     with open_run(path) as writer:
-        resume(writer, record)
+        resume(writer)
         writer.write_record(record)
         for done in range(first, last + 1):
             add_task(writer, done, record)
@@ -59,7 +59,7 @@ def execute(path: Path, record: RunRecord = RECORD, pause: Callable[[], object] 
     with open_run(path) as writer:
         if is_finished(path):
             return
-        checkpoint, _ = resume(writer, record)
+        checkpoint, _ = resume(writer)
         done = checkpoint.tasks_done if checkpoint else 0
         writer.write_record(record, resumed=done > 0)
         if not done:

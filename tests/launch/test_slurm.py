@@ -19,8 +19,8 @@ from data_lt.errors import UserError
 from pilot_tal.cli.compare import mark_slurm
 from pilot_tal.engine import slurm
 from pilot_tal.engine.slurm import SlurmConfig, _parse
-from pilot_tal.record.plans import planned
 from pilot_tal.record.run_dir import find_runs, is_finished
+from pilot_tal.record.states import planned
 from pilot_tal.schema import build
 
 try:

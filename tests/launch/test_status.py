@@ -12,11 +12,10 @@ from helpers.images import make_images
 from helpers.tiny import settings
 
 from data_lt.errors import UserError
-from pilot_tal.record import plans, states
+from pilot_tal.record import states
 from pilot_tal.record.lock import locked
-from pilot_tal.record.plans import QueuedJob, note_plan, planned
 from pilot_tal.record.run_dir import find_runs
-from pilot_tal.record.states import run_states
+from pilot_tal.record.states import PLANS, note_plan, planned, run_states
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +41,8 @@ def test_every_state(folder, tmp_path, monkeypatch):
         (folder / name).mkdir()
         (folder / name / "error.txt").write_text("it was too much\n")
     (folder / "f-begun").mkdir()
-    queue = {"7_0": QueuedJob("PENDING", "Resources", ""), "7_1": QueuedJob("PENDING", "Priority", "")}
-    queue |= {"7_3": QueuedJob("RUNNING", "None", "node1")}
+    queue = {"7_0": ("PENDING", "Resources"), "7_1": ("PENDING", "Priority")}
+    queue |= {"7_3": ("RUNNING", "None")}
     assert seen(folder, monkeypatch, queue) == {
         "a-fresh": ("not started", "", ""),
         "b-queued": ("queued", "job 7_0", "Resources"),
@@ -76,17 +75,17 @@ def answer(folder, monkeypatch, script: str) -> dict | None:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    return plans.queued_jobs()
+    return states.queued_jobs()
 
 
 def test_queue_equals_squeue(tmp_path, monkeypatch):
-    lines = r"12_3|RUNNING|None|node1\n12_4|PENDING|Priority|\n12_1|COMPLETED|None|node1\n13|slurm_load_jobs error\n"
+    lines = r"12_3|RUNNING|None\n12_4|PENDING|Priority\n12_1|COMPLETED|None\n13|slurm_load_jobs error\n"
     asked = tmp_path / "asked"
     assert answer(tmp_path, monkeypatch, f"echo $* > {asked}; printf '{lines}'") == {
-        "12_3": QueuedJob("RUNNING", "None", "node1"),
-        "12_4": QueuedJob("PENDING", "Priority", ""),
+        "12_3": ("RUNNING", "None"),
+        "12_4": ("PENDING", "Priority"),
     }
-    assert asked.read_text() == f"--noheader --array --user={getpass.getuser()} --format=%i|%T|%r|%N\n"
+    assert asked.read_text() == f"--noheader --array --user={getpass.getuser()} --format=%i|%T|%r\n"
     assert answer(tmp_path, monkeypatch, "printf ''") == {}
     assert answer(tmp_path, monkeypatch, f"printf '{lines}'; exit 1") is None
 
@@ -98,13 +97,13 @@ def test_without_an_answer_of_squeue_nothing_is_known(tmp_path, monkeypatch):
     )
     assert answer(tmp_path, monkeypatch, "exec sleep 5") is None  # one that hangs
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert plans.queued_jobs() is None
+    assert states.queued_jobs() is None
 
 
 def test_a_run_at_work_names_its_process_and_its_job(folder, tmp_path, monkeypatch):
     note_plan(tmp_path, ["alone", "in-job"], {"in-job": "7_5"})
     with locked(tmp_path / "alone"), locked(tmp_path / "in-job"):
-        found = seen(tmp_path, monkeypatch, {"7_5": QueuedJob("RUNNING", "None", "node1")})
+        found = seen(tmp_path, monkeypatch, {"7_5": ("RUNNING", "None")})
         assert found["in-job"][0] == found["alone"][0] == "running"
         assert found["in-job"][1].endswith(", job 7_5") and "job" not in found["alone"][1]
         assert states.state_of(tmp_path / "alone").state == "running"
@@ -128,7 +127,7 @@ def test_a_run_that_was_killed_with_its_node_has_stopped(tmp_path, monkeypatch):
         os.utime(lock, (lock.stat().st_mtime - 600,) * 2)
     assert seen(tmp_path, monkeypatch, {})["in-job"] == ("stopped", "job 7_5 ended", states.NEVER_BEGUN)
     assert seen(tmp_path, monkeypatch, None)["in-job"][0] == "running"  # squeue does not answer
-    alive = {"7_5": QueuedJob("RUNNING", "None", "node17")}
+    alive = {"7_5": ("RUNNING", "None")}
     assert seen(tmp_path, monkeypatch, alive)["in-job"][1].endswith(", job 7_5, silent for 10 min")
     assert seen(tmp_path, monkeypatch, {})["alone"][1].endswith(", silent for 10 min")
 
@@ -155,11 +154,11 @@ def test_plans_are_joined_and_the_last_job_counts(tmp_path):
     note_plan(tmp_path, ["a", "b"], {"a": "1_0", "b": "1_1"})
     note_plan(tmp_path, ["b", "c"])
     note_plan(tmp_path, ["a", "b"], {"b": "2"})
-    assert len(list((tmp_path / plans.PLANS).iterdir())) == 2
+    assert len(list((tmp_path / PLANS).iterdir())) == 2
     note_plan(tmp_path, ["c", "a"])  # known already
-    assert len(list((tmp_path / plans.PLANS).iterdir())) == 2
-    (tmp_path / plans.PLANS / "zz.json").write_text("[1")
-    (tmp_path / plans.PLANS / "zzz.json").write_text(json.dumps({"x" * 400: "", "../a": "9", "": ""}))
+    assert len(list((tmp_path / PLANS).iterdir())) == 2
+    (tmp_path / PLANS / "zz.json").write_text("[1")
+    (tmp_path / PLANS / "zzz.json").write_text(json.dumps({"x" * 400: "", "../a": "9", "": ""}))
     assert planned(tmp_path)[0] == {"a": "1_0", "b": "2", "c": ""}
 
 
@@ -197,12 +196,12 @@ def test_bad_lock_and_plan_files_have_a_line_of_their_own(folder, tmp_path):
     os.mkfifo(tmp_path / "fifo" / ".lock-000001")
     (tmp_path / "loop").mkdir()
     (tmp_path / "loop" / ".lock-000001").symlink_to(tmp_path / "loop" / ".lock-000001")
-    (tmp_path / plans.PLANS).mkdir()
-    os.mkfifo(tmp_path / plans.PLANS / "fifo.json")
-    (tmp_path / plans.PLANS / "dangling.json").symlink_to(tmp_path / "nothing")
-    (tmp_path / plans.PLANS / "good.json").write_text(json.dumps({"later": ""}))
+    (tmp_path / PLANS).mkdir()
+    os.mkfifo(tmp_path / PLANS / "fifo.json")
+    (tmp_path / PLANS / "dangling.json").symlink_to(tmp_path / "nothing")
+    (tmp_path / PLANS / "good.json").write_text(json.dumps({"later": ""}))
     states = {state.name: state for state in run_states(tmp_path)}
-    bad = {f"{plans.PLANS}/{name}.json" for name in ("fifo", "dangling")}
+    bad = {f"{PLANS}/{name}.json" for name in ("fifo", "dangling")}
     assert states.keys() == {*BAD_LOCKS, "fifo", "loop", "later", *bad}
     assert states["later"].state == "not started"
     assert all(
@@ -215,7 +214,7 @@ def test_bad_lock_and_plan_files_have_a_line_of_their_own(folder, tmp_path):
 
 
 def test_json_is_valid_for_names_with_control_characters(tmp_path):
-    (tmp_path / plans.PLANS).mkdir()
-    (tmp_path / plans.PLANS / "plan.json").write_text(json.dumps({"run\x9b2J": ""}))
+    (tmp_path / PLANS).mkdir()
+    (tmp_path / PLANS / "plan.json").write_text(json.dumps({"run\x9b2J": ""}))
     (state,) = json.loads(command("status", tmp_path, "--json")[1])["runs"]
     assert state["name"] == "run\x9b2J"

@@ -180,6 +180,14 @@ def test_damaged_lock_is_taken_over_when_not_renewed(content, tmp_path, quick):
     assert files(tmp_path) == []
 
 
+def test_empty_lock_of_a_process_killed_before_it_wrote_is_taken_over_soon(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(locks, "DEAD_SECONDS", 60)
+    (tmp_path / ".lock-000001").touch()
+    before = time.monotonic()
+    with locked(tmp_path) as lock:
+        assert lock.number == 2 and time.monotonic() - before < 10
+
+
 def test_progress_is_published_with_the_next_renewal(tmp_path, quick):
     with locked(tmp_path) as lock:
         for doing in ({"place": "task 1/5 " + "é" * 20}, {"place": "x"}, {"place": "long " * 500}, {"place": "end"}):

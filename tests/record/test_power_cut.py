@@ -67,7 +67,7 @@ def test_run_survives_a_power_cut_at_any_moment(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         disk = Disk(tmp_path / "run", patch)
         with open_run(tmp_path / "run") as writer:
-            resume(writer, RECORD)
+            resume(writer)
             writer.write_record(RECORD)
             writer.commit(RECORD, 0)
             for done in range(1, RECORD.num_tasks + 1):

@@ -6,7 +6,7 @@ from helpers.cli import ask, process
 from synthetic_runs import write_run_directory
 
 from pilot_tal.record.lock import locked
-from pilot_tal.record.plans import note_plan
+from pilot_tal.record.states import note_plan
 from pilot_tal.results import build_report, watch
 from pilot_tal.results.watch import watch_report
 
