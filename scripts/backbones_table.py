@@ -68,15 +68,17 @@ def cell(folder: str, method: str, backbone: str, img_size: int) -> str:
 
 
 def table(methods: list[str], families: list[str]) -> str:
-    """The table in Markdown."""
+    """The table in Markdown; methods that work on the same backbones share a column."""
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     register_backbone(lambda: network, MODULE)
-    rows = [["backbone", "tested as", *methods], ["---"] * (len(methods) + 2)]
+    names = [f"`{name}`" if name != MODULE else "" for name, _ in (BACKBONES[family] for family in families)]
+    columns: dict[tuple[str, ...], list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for family in families:
-            name, size = BACKBONES[family]
-            tested = f"`{name}`" if name != MODULE else ""
-            rows.append([family, tested, *(cell(folder, method, name, size) for method in methods)])
+        for method in methods:
+            found = tuple(cell(folder, method, *BACKBONES[family]) for family in families)
+            columns.setdefault(found, []).append(f"`{method}`")
+    rows = [["backbone", "tested as", *map(", ".join, columns.values())], ["---"] * (len(columns) + 2)]
+    rows += map(list, zip(families, names, *columns, strict=True))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -9,7 +9,7 @@ F_CE, TORCH_CE = "F.cross_entropy", "torch.nn.functional.cross_entropy"
 COLUMNS = {
     "masked": "all classes so far, old ones at −inf, labels as they are: the loss gets the columns of the task",
     "task": "the classes of the task, labels from 0: the loss gets them as they are",
-    "seen": "all classes so far, old ones replayed: the loss gets them all, and TAL lives on",
+    "seen": "all classes so far, old ones replayed: the loss gets them all, and TAL keeps its state",
 }
 """Which logits and labels a learner gives its cross-entropy, and what the loss gets of them."""
 

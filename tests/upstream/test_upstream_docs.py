@@ -1,4 +1,4 @@
-"""docs/upstream.md names every call site and every workaround, as the code has them."""
+"""The upstream pages name every call site and every workaround of the code."""
 
 import os
 import re
@@ -11,7 +11,8 @@ from pilot_tal.upstream.seams import check_seams
 from pilot_tal.upstream.sites import COLUMNS, LAMDA_PILOT, TOOLBOXES
 from pilot_tal.upstream.workarounds import BEFORE, ON_LEARNER
 
-PAGE = (ROOT / "docs/upstream.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "docs/upstream.md", ROOT / "docs/development/upstream.md")
+PAGE = "".join(page.read_text(encoding="utf-8") for page in PAGES)
 ROW = re.compile(r"^\| `(\w+)` \| `([\w/.]+):(\d+)` `([\w.]+)` \| (.+) \| (swapped|stays) \|$", re.MULTILINE)
 CALL = r"(cross_entropy|CrossEntropyLoss|nll_loss|NLLLoss)\("
 CHECKOUTS = {"lamda-pilot": "PILOT_TAL_PILOT", "pycil": "PILOT_TAL_PYCIL"}
@@ -28,7 +29,7 @@ def test_every_call_site_is_in_the_table():
     assert sorted(found) == sorted(expected)
 
 
-def test_what_each_learner_gives_its_loss_is_in_the_table():
+def test_logits_of_each_learner_are_in_the_table():
     rows = re.findall(r"^\| (\w+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
     found = {columns: (text, re.findall(r"`(\w+)`", names)) for columns, text, names in rows if columns in COLUMNS}
     learners = LAMDA_PILOT.learners.items()
@@ -37,7 +38,7 @@ def test_what_each_learner_gives_its_loss_is_in_the_table():
 
 
 def test_no_cross_entropy_of_lamda_pilot_is_left_out():
-    """The page tells how many there are; a checkout, where there is one, is searched for them."""
+    """Compares the number on the page with a checkout, if there is one."""
     known = {(learner.file, site.function) for learner in LAMDA_PILOT.learners.values() for site in learner.sites}
     count = sum(len(learner.sites) for learner in LAMDA_PILOT.learners.values())
     assert f"all {count} cross-entropies of the checkout" in PAGE
@@ -48,19 +49,19 @@ def test_no_cross_entropy_of_lamda_pilot_is_left_out():
 
 
 def test_every_workaround_is_in_the_table():
-    table = PAGE[PAGE.index("## Workarounds") : PAGE.index("## What was seen")]
+    table = PAGE[PAGE.index("## Workarounds") : PAGE.index("## What was tested")]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*BEFORE, *ON_LEARNER}
 
 
-def test_the_tested_commits_are_named():
+def test_tested_commits_are_named():
     assert all(f"{toolbox.title} at {toolbox.tested_commit}" in PAGE for toolbox in TOOLBOXES)
 
 
 @pytest.mark.parametrize("toolbox", TOOLBOXES, ids=lambda toolbox: toolbox.engine)
-def test_the_lines_are_those_of_a_real_checkout(toolbox):
+def test_lines_equal_those_of_a_real_checkout(toolbox):
     name = CHECKOUTS[toolbox.engine]
     if name not in os.environ:
-        pytest.skip(f"needs a real checkout: set {name} (see docs/upstream.md)")
+        pytest.skip(f"needs a real checkout: set {name} (see docs/development/upstream.md)")
     lines = {(file, int(line)) for _, file, line, *_ in ROW.findall(PAGE)}
     for learner in toolbox.learners.values():
         for located in check_seams(Path(os.environ[name]), toolbox, learner):
