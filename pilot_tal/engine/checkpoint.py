@@ -40,15 +40,19 @@ class Checkpoint:
     cache: dict[str, Tensor]
 
 
-def save_checkpoint(writer: RunWriter, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint for the next commit, which then deletes the cache of the task before."""
+def save_checkpoint(writer: RunWriter, checkpoint: Checkpoint, only_last: bool = False) -> None:
+    """Writes a checkpoint for the next commit, which then deletes the cache of the task before.
+
+    With `only_last`, the learner of the task before is deleted as well.
+    """
     done = checkpoint.tasks_done
     for part in ("learner", "cache"):
         tensors = getattr(checkpoint, part)
         if tensors:
             with writer.new_file(_name(done, part)) as temporary:
                 _save(temporary, tensors)
-    writer.outdate(_name(done - 1, "cache"))
+    for part in ("learner", "cache") if only_last else ("cache",):
+        writer.outdate(_name(done - 1, part))
 
 
 def load_checkpoint(path: Path, task: int | None = None) -> Checkpoint | None:

@@ -139,7 +139,7 @@ class Trainer:
             self.notify("on_task_start", task)
             labels, logs = self._one_task(learner, task, writer)
             predictions.append(labels)
-            save_checkpoint(writer, self.checkpoint(learner, task))
+            save_checkpoint(writer, self.checkpoint(learner, task), only_last=self.record.is_open)
             writer.commit(self.record, task.index + 1)
             stream = self.record.stream
             metrics = summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order)

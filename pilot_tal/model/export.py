@@ -136,7 +136,7 @@ def _versions(record: RunRecord) -> dict[str, Any]:
 def _check_export(folder: Path, model: Model) -> None:
     """What was written is read back and must give the same scores, to the last bit."""
     stored = read_stored(folder)
-    vit = model.learner.backbone if stored.vit is None else find_vit(stored)
+    vit = model.learner.backbone if stored.vit is None else find_vit(stored.record, stored.vit)
     learner = restore_learner(stored, vit)
     learner.score_alone()
     x = torch.rand(2, 3, *vit.img_size, generator=torch.Generator().manual_seed(0))

@@ -6,14 +6,14 @@ import math
 import os
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from PIL import Image
 
 from data_lt import CARDS
 from data_lt.errors import UserError, printable
-from data_lt.files import check_regular, checksum, given_path
+from data_lt.files import check_regular, checksum, given_path, os_errors
 from data_lt.pictures import read_picture, to_rgb
 from data_lt.pools import EXTENSIONS, official_pools
 from data_lt.prepare import OWN, find_pool
@@ -34,12 +34,10 @@ def find_images(names: Iterable[str | Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for name in names:
         path = given_path(name, "the image")
-        try:
+        with os_errors(f"cannot read {str(path)[:200]}"):
             places = (
                 [path] if path.exists() else [Path(place) for place in sorted(glob.glob(str(path), recursive=True))]
             )
-        except OSError as error:
-            raise UserError(f"cannot read {str(path)[:200]}: {error.strerror or error}") from error
         if not places:
             raise UserError(f"{path} does not exist, and as a pattern it matches no file")
         files = [file for place in places for file in (_below(place) if place.is_dir() else [place])]
@@ -69,8 +67,6 @@ def folder_name(file: Path) -> str:
 
 
 def _below(folder: Path) -> list[Path]:
-    if folder.resolve() == Path(folder.resolve().anchor):
-        raise UserError(f"{folder} is the root of the file system; give a folder of images")
     files = (file for file in folder.rglob("*") if file.suffix.lower() in EXTENSIONS and not file.name.startswith("."))
     return sorted(file for file in files if file.is_file())
 
@@ -79,7 +75,7 @@ def _below(folder: Path) -> list[Path]:
 class Photo:
     """One image: `name` is shown, `split` is empty until it is decided."""
 
-    file: Path
+    file: Path = field(compare=False)
     name: str
     label: str
     checksum: str
@@ -110,30 +106,30 @@ def find_photos(photos: Photos, scratch: Path) -> list[Photo]:
     ]
 
 
-def without_repeated(photos: list[Photo], known: Mapping[str, tuple[str, str]], again: bool) -> list[Photo]:
+def without_repeated(photos: list[Photo], before: Iterable[Photo], again: bool) -> list[Photo]:
     """Leaves out images whose bytes were learned before or come twice.
 
     Args:
         photos: The images of this session.
-        known: Class and split of every image learned before, by checksum.
+        before: All images of earlier sessions.
         again: Train on those that were trained on before once more; they are never held out, nor the reverse.
 
     Raises:
         UserError: an image is in two classes.
     """
-    seen: dict[str, Photo] = {}
-    kept = []
+    learned = {photo.checksum: photo for photo in before}
+    kept: dict[str, Photo] = {}
     for photo in photos:
-        label, split = known.get(photo.checksum, (photo.label, ""))
-        first = seen.setdefault(photo.checksum, photo)
-        if first.label != photo.label or label != photo.label:
-            other = f"in {first.label!r} ({first.name})" if first.label != photo.label else f"learned as {label!r}"
+        old = learned.get(photo.checksum)
+        first = old or kept.get(photo.checksum) or photo
+        if first.label != photo.label:
+            other = f"learned as {first.label!r}" if old else f"in {first.label!r} ({first.name})"
             raise UserError(f"{photo.name} in {photo.label!r} is also {other}; remove one of the two")
-        if first is photo and not split:
-            kept.append(photo)
-        elif first is photo and again and split == TRAIN and photo.split != HELD_OUT:
-            kept.append(replace(photo, split=TRAIN))
-    return kept
+        if old is None:
+            kept.setdefault(photo.checksum, photo)
+        elif again and old.split == TRAIN and photo.split != HELD_OUT:
+            kept.setdefault(photo.checksum, replace(photo, split=TRAIN))
+    return list(kept.values())
 
 
 def split_photos(photos: list[Photo], hold_out: float, seed: int) -> list[Photo]:

@@ -1,12 +1,10 @@
 """Teaches a model new classes: each session is one task of a run directory whose stream stays open."""
 
-import itertools
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, cast
@@ -17,31 +15,32 @@ import torch
 from data_lt import CARDS, LongTailedSet
 from data_lt.errors import UserError, unknown_name
 from data_lt.files import given_path
+from data_lt.pictures import shortened
 from data_lt.prepare import OWN
-from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import load_backbone
 from pilot_tal.config.grid import study_config
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import DataConfig, Hardware, LossConfig, RunConfig, RunSettings
 from pilot_tal.engine.callbacks import Callback
+from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.progress import Display
+from pilot_tal.engine.trainer import load_shared
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.images import HELD_OUT, TRAIN, Photo, Photos, find_photos, split_photos, without_repeated
-from pilot_tal.model.load import find_vit, read_stored, weights_source
-from pilot_tal.model.session_trainer import ClosedFormSession, closed_forms, is_closed_form, trainer_for
+from pilot_tal.model.load import find_vit, learner_class, weights_source
+from pilot_tal.model.session_trainer import ClosedFormSession, SessionTrainer, closed_forms, is_closed_form
 from pilot_tal.model.sessions import (
     History,
     Session,
-    complete_session,
+    apply_session,
     data_name,
-    keep_last_checkpoint,
     kept_file,
     read_history,
     staged_session,
     write_history,
 )
-from pilot_tal.record.lock import Lock, locked
+from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import RECORD, RESULT, read_run_record, read_sealed, write_sealed
 from pilot_tal.record.run_record import RunRecord, short_hash
 from pilot_tal.schema import Rule, build, settings_of
@@ -64,7 +63,6 @@ class Place:
     """A model folder while a session works on it; `record` is None for a new model."""
 
     folder: Path
-    lock: Lock | None
     config: RunConfig
     hardware: Hardware
     history: History
@@ -116,49 +114,29 @@ def learn(
         UserError: the method cannot learn these images, or a setting is wrong.
         Busy: another process works on this model.
     """
-    began, source = time.monotonic(), str(photos) if isinstance(photos, (str, Path)) else "images in memory"
-    with tempfile.TemporaryDirectory() as scratch:
+    began, display = time.monotonic(), display or Display()
+    source = str(photos) if isinstance(photos, (str, Path)) else "images in memory"
+    with tempfile.TemporaryDirectory() as scratch, _opened(folder, method, list(settings)) as (place, staged), display:
         found = find_photos(photos, Path(scratch))
-        with _opened(folder, method, list(settings)) as place:
-            chosen = split_photos(without_repeated(found, place.history.known, again), hold_out, place.config.seed)
-            session = Session(
-                number=len(place.history.sessions),
-                source=source,
-                train=dict(Counter(photo.label for photo in chosen if photo.split == TRAIN)),
-                held_out=dict(Counter(photo.label for photo in chosen if photo.split == HELD_OUT)),
-                repeated=len(found) - len(chosen),
-            )
-            _check_classes(place, session)
-            return _learn(place, chosen, session, began, display or Display(), callbacks)
-
-
-def _learn(
-    place: Place, photos: list[Photo], session: Session, began: float, display: Display, callbacks: Sequence[Callback]
-) -> Session:
-    """Runs one session in a copy of the folder, which then takes its place."""
-    assert place.lock is not None
-    if place.hardware.threads is not None:
-        torch.set_num_threads(place.hardware.threads)
-    names = [*place.classes, *(label for label in session.train if label not in place.classes)]
-    photos = sorted(photos, key=lambda photo: names.index(photo.label))  # as the trainer keeps them
-    vit = load_vit(place)
-    with staged_session(place.folder, place.lock) as staged, display:
-        data = _data(place, photos, names, staged)
-        before, history = place.record or native_record(place.config, data), place.history.plus(session, photos)
-        record = _grown(place, before, history, names, session.train)
-        kept = [photo.name for photo in place.history.held_out]
-        trainer = trainer_for(place.config, place.hardware, data, record, staged, vit, kept)
+        chosen = split_photos(without_repeated(found, place.history.images, again), hold_out, place.config.seed)
+        names = list(dict.fromkeys([*place.classes, *(photo.label for photo in chosen if photo.split == TRAIN)]))
+        chosen.sort(key=lambda photo: (*names, photo.label).index(photo.label))  # as the trainer keeps them
+        session = Session(
+            len(place.history.sessions), source=source, repeated=len(found) - len(chosen), images=tuple(chosen)
+        )
+        _check_classes(place, session)
+        if place.hardware.threads is not None:
+            torch.set_num_threads(place.hardware.threads)
+        trainer = _trainer(place, place.history.plus(session), names, session.images, staged)
         if place.record is not None:
-            write_sealed(staged / RECORD, record.plain())
+            write_sealed(staged / RECORD, trainer.record.plain())
             write_sealed(staged / RESULT, {**read_sealed(staged / RESULT), "finished": False})
-        if isinstance(trainer, ClosedFormSession) and place.record and record.num_tasks == place.record.num_tasks:
+        if isinstance(trainer, ClosedFormSession) and len(names) == len(place.classes):
             trainer.add_images()
         else:
-            session = replace(session, task=record.num_tasks - 1)
             trainer.execute(display, place.folder.name, callbacks)
         session = replace(session, seconds=round(time.monotonic() - began, 2))
-        write_history(staged, place.history.plus(session, photos))
-        keep_last_checkpoint(staged)
+        write_history(staged, place.history.plus(session))
     return session
 
 
@@ -179,38 +157,40 @@ def forget(folder: str | Path, label: str, *, settings: Iterable[str] = ()) -> S
         Busy: another process works on this model.
     """
     began = time.monotonic()
-    if not read_history(given_path(folder, "FOLDER")).sessions:
-        raise UserError(f"{folder} is not a model that learn created, so there is nothing to forget")
-    with _opened(folder, None, list(settings)) as place:
-        record = place.record
-        assert record is not None and place.lock is not None
+    with _opened(folder, None, list(settings)) as (place, staged):
+        if place.record is None:
+            raise UserError(f"{folder} is not a model that learn created, so there is nothing to forget")
         if not place.closed_form:
             raise UserError(f"{place.title} cannot forget a class; methods that can: {', '.join(closed_forms())}")
         if label not in place.classes:
             raise unknown_name("class", label, place.classes)
         if len(place.classes) == 1:
             raise UserError(f"{label!r} is the only class of {folder}; remove the folder instead")
-        left, index = place.history.without(label), place.classes.index(label)
-        with staged_session(place.folder, place.lock) as staged:
-            kept = [photo.name for photo in place.history.held_out]
-            data = _data(place, [], list(place.classes), staged)
-            trainer = trainer_for(place.config, place.hardware, data, record, staged, load_vit(place), kept)
-            cast(ClosedFormSession, trainer).remove_class(index, _shrunk(place, record, left, index))
-            session = Session(len(left.sessions), forgot=label, seconds=round(time.monotonic() - began, 2))
-            write_history(staged, left.plus(session, []))
-            keep_last_checkpoint(staged)
+        left = place.history.without(label)
+        trainer = cast(ClosedFormSession, _trainer(place, place.history, list(place.classes), (), staged))
+        trainer.remove_class(place.classes.index(label), _record(place, place.record, left))
+        session = Session(len(left.sessions), forgot=label, seconds=round(time.monotonic() - began, 2))
+        write_history(staged, left.plus(session))
     return session
 
 
 @contextmanager
-def _opened(folder: str | Path, method: str | None, items: list[str]) -> Iterator[Place]:
-    """A model folder with its lock held, after a session that was killed at its end is completed."""
+def _opened(folder: str | Path, method: str | None, items: list[str]) -> Iterator[tuple[Place, Path]]:
+    """A model folder with its lock held, and a copy to change, which takes its place when the context ends."""
     folder = given_path(folder, "FOLDER")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder")
-    complete_session(folder)
-    with locked(folder) as lock:
-        yield replace(open_folder(folder, method, items), lock=lock)
+    is_new = not folder.exists()
+    try:
+        with locked(folder, remove=True) as lock:
+            apply_session(folder)
+            place = open_folder(folder, method, items)
+            with staged_session(folder, lock) as staged:
+                yield place, staged
+    finally:
+        if is_new and not any(folder.glob("*")):  # the first session failed
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
@@ -236,8 +216,8 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
         if item not in history.settings:
             raise UserError(f"{folder} was created without {item}, which cannot change any more; give a new folder")
     hardware = study_config(record.method.name, OWN, [item for item in plain if item not in shaping]).hardware
-    config = _config_of(record, weights_source(read_stored(folder), None))
-    return Place(folder, None, config, hardware, history, record, build(Capacity, record.engine.details))
+    config = _config_of(record)
+    return Place(folder, config, hardware, history, record, build(Capacity, record.engine.details))
 
 
 def _new_place(folder: Path, method: str, items: list[str], history: History, capacity: Capacity) -> Place:
@@ -252,19 +232,17 @@ def _new_place(folder: Path, method: str, items: list[str], history: History, ca
         else:
             own = replace(own, size=capacity.max_tasks * own.top_k)  # type: ignore[attr-defined, call-arg]
     config = replace(config, settings=replace(config.settings, tasks=1), method_config=own)
-    return Place(folder, None, config, study.hardware, history, None, capacity)
+    return Place(folder, config, study.hardware, history, None, capacity)
 
 
-def _config_of(record: RunRecord, weights: str) -> RunConfig:
+def _config_of(record: RunRecord) -> RunConfig:
     """The config that a record was made from."""
     method, stream, backbone = record.method, record.stream, record.backbone
-    if method.name not in LEARNERS:
-        raise UserError(f"the method {method.name!r} is not of pilot_tal itself: name its module with plugins=")
     settings = RunSettings(
         fidelity=method.fidelity,
         tasks=1,
         backbone=backbone.name,
-        weights=weights,
+        weights=weights_source(record),
         img_size=backbone.img_size,
         transform=stream.transform,
         normalize=stream.normalize,
@@ -272,7 +250,7 @@ def _config_of(record: RunRecord, weights: str) -> RunConfig:
         posthoc=record.posthoc,
         precision=backbone.precision,
     )
-    own = build(LEARNERS[method.name].config_class, method.settings, method.name)
+    own = build(learner_class(record).config_class, method.settings, method.name)
     loss = LossConfig(record.loss.name, record.loss.options)
     return RunConfig(method.name, OWN, loss, record.seed, settings, DataConfig(), own, changed=record.changed)
 
@@ -305,15 +283,22 @@ def _check_classes(place: Place, session: Session) -> None:
         )
 
 
-def load_vit(place: Place) -> FrozenBackbone:
-    """The frozen backbone of a model, new or old."""
-    if place.record is not None:
-        return find_vit(read_stored(place.folder))
-    settings = place.config.settings
-    return load_backbone(settings.backbone, settings.weights, settings.img_size)
+def _trainer(place: Place, history: History, names: list[str], photos: Sequence[Photo], staged: Path) -> SessionTrainer:
+    """The trainer of a session on `photos`, for a model with this history."""
+    settings, data = place.config.settings, _data(place, history, names, photos, staged)
+    if place.record is None:
+        vit = load_backbone(settings.backbone, settings.weights, settings.img_size)
+    else:
+        vit = find_vit(place.record)
+    record = _record(place, place.record or native_record(place.config, data), history)
+    kind = ClosedFormSession if place.closed_form else SessionTrainer
+    shared = load_shared(place.config, place.hardware, data, choose_device(place.hardware.device), vit)
+    trainer = kind(place.config, place.hardware, shared, record, staged)
+    trainer.names, trainer.kept = data.frame["name"].tolist(), [photo.name for photo in place.history.held_out]
+    return trainer
 
 
-def _data(place: Place, photos: list[Photo], names: list[str], staged: Path) -> LongTailedSet:
+def _data(place: Place, history: History, names: list[str], photos: Sequence[Photo], staged: Path) -> LongTailedSet:
     """The images that the session opens: its own, and the held-out ones of which copies are kept."""
     import pandas as pd
 
@@ -329,49 +314,19 @@ def _data(place: Place, photos: list[Photo], names: list[str], staged: Path) -> 
         split = "test" if photo.split == HELD_OUT else "train"
         rows.append((str(file), names.index(photo.label), split, photo.name))
     frame = pd.DataFrame(rows, columns=["path", "label", "split", "name"]).astype({"label": np.int64})
-    checksum = _checksum(place.history.plus(Session(0), photos))
-    named = data_name(place.folder)
-    return LongTailedSet(
-        root=Path(), frame=frame, class_names=names, checksum=checksum, law={}, card=CARDS[OWN], **named
-    )
+    shown = {"checksum": _checksum(history), "law": {}, "card": CARDS[OWN], **data_name(place.folder)}
+    return LongTailedSet(root=Path(), frame=frame, class_names=names, **shown)
 
 
-def _grown(place: Place, record: RunRecord, history: History, names: list[str], train: dict[str, int]) -> RunRecord:
-    """The record with the session's classes as its last task."""
-    new = len(names) - len(place.classes)
-    sizes, counts = (record.stream.task_sizes, record.stream.train_counts) if place.record else ((), ())
-    totals = [number + train.get(name, 0) for name, number in zip(names, [*counts, *[0] * new], strict=True)]
-    return _recorded(place, record, history, names, [*sizes, *[new] * bool(new)], totals)
-
-
-def _shrunk(place: Place, record: RunRecord, history: History, index: int) -> RunRecord:
-    """The record without a class; a task that had no other goes as well."""
-    stream = record.stream
-    own = next(task for task, end in enumerate(itertools.accumulate(stream.task_sizes)) if index < end)
-    sizes = [size - (task == own) for task, size in enumerate(stream.task_sizes)]
-    names, counts = ([*part[:index], *part[index + 1 :]] for part in (stream.class_names, stream.train_counts))
-    return _recorded(place, record, history, names, [size for size in sizes if size], counts)
-
-
-def _recorded(
-    place: Place, record: RunRecord, history: History, names: list, sizes: list[int], counts: list
-) -> RunRecord:
-    """The record with these classes, tasks and training images."""
-    stream = replace(
-        record.stream,
-        order="as learned",
-        task_sizes=tuple(sizes),
-        class_names=tuple(names),
-        class_order=tuple(range(len(names))),
-        train_counts=tuple(counts),
-    )
+def _record(place: Place, record: RunRecord, history: History) -> RunRecord:
+    """The record with the classes, tasks and training images of a history."""
+    stream = replace(record.stream, order="as learned", **history.stream())
     having = {photo.label for photo in history.held_out}
-    without = [label for label in names if label not in having]
+    without = [label for label in stream.class_names if label not in having]
     what = "by their features, which never change" if place.closed_form else "as copies"
     note = f"{_NOTE} of all sessions are kept in the model's folder {what}, and predicted after each session."
     if without:
-        more = f" and {len(without) - 5} more" if len(without) > 5 else ""
-        note += f" Classes without a held-out image, so without an accuracy: {', '.join(without[:5])}{more}."
+        note += f" Classes without a held-out image, so without an accuracy: {shortened(without)}."
     return replace(
         record,
         engine=replace(record.engine, details=asdict(place.capacity)),
@@ -382,4 +337,4 @@ def _recorded(
 
 
 def _checksum(history: History) -> str:
-    return short_hash(sorted(history.known))
+    return short_hash(sorted({photo.checksum for photo in history.images}))

@@ -7,6 +7,8 @@ model.onnx             the whole classifier as one graph, if asked for
 README.md              the model card
 """
 
+import contextlib
+import itertools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +32,7 @@ from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.model.images import LARGEST_WEIGHTS
 from pilot_tal.model.model import Model
 from pilot_tal.model.sessions import complete_session
-from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, tasks_done, unsealed
+from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, unsealed
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.schema import build, settings_of
 from pilot_tal.stream.transforms import build_transforms
@@ -103,12 +105,10 @@ def _of_run(path: Path, after_task: int | None) -> StoredModel:
         raise UserError(f"{path} was trained by {record.engine.title}, which keeps its models itself")
     checkpoint = load_checkpoint(path, after_task)
     if checkpoint is None:
-        if tasks_done(path):
-            raise UserError(
-                f"{path} has lost its folder checkpoint, in which the model was; put it back, or remove {path} and run "
-                "it anew"
-            )
-        raise UserError(f"{path} has no finished task yet, so there is no model; run it on and try again")
+        raise UserError(
+            f"{path} has no model: no task is finished, or its folder checkpoint was removed; put that back, or run it "
+            "again"
+        )
     return StoredModel(path, record, checkpoint.tasks_done, checkpoint.learner)
 
 
@@ -130,19 +130,18 @@ def is_export(path: Path) -> bool:
 
 def read_about(path: Path) -> AboutModel:
     """Read the `model.json` of an exported folder."""
-    file = path / ABOUT
-    content = read_json(file)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise UserError(f"{file} is not of format {FORMAT}, which this version reads; export the run again")
-    rest = unsealed(content)
-    if rest is None:
-        raise UserError(f"{file} was edited or damaged, for its checksum does not fit; export the run again")
+    content = read_json(path / ABOUT)
     try:
+        rest = unsealed(content) if isinstance(content, dict) else None
+        if rest is None:
+            raise UserError("checksum mismatch: edited or truncated")
+        if rest.get("format") != FORMAT:
+            raise UserError(f"it is not of format {FORMAT}, which this version reads")
         about = build(AboutModel, {key: value for key, value in rest.items() if key != "alone"})  # of version 0.2
+        if not 1 <= about.tasks_done <= about.record.num_tasks:
+            raise UserError(f"tasks_done is {about.tasks_done}")
     except UserError as error:
-        raise UserError(f"{file} is damaged ({error}); export the run again") from error
-    if not 1 <= about.tasks_done <= about.record.num_tasks:
-        raise UserError(f"{file} is damaged (tasks_done is {about.tasks_done}); export the run again")
+        raise UserError(f"{path / ABOUT} is damaged ({error}); export the run again") from error
     return about
 
 
@@ -150,7 +149,7 @@ def _of_folder(path: Path) -> StoredModel:
     about = read_about(path)
     for name in (LEARNER, VIT):
         if name in about.files and not ((path / name).is_file() and checksum(path / name) == about.files[name]):
-            raise UserError(f"{path / name} is missing or damaged (its checksum does not fit); export the run again")
+            raise UserError(f"{path / name} is missing or damaged (checksum mismatch); export the run again")
     try:
         tensors = load_file(path / LEARNER)
     except (SafetensorError, OSError) as error:
@@ -162,11 +161,8 @@ def _of_folder(path: Path) -> StoredModel:
 def _no_model(path: Path) -> str:
     if not path.exists():
         return f"{path} does not exist; give a run directory or an exported model"
-    if path.is_dir():
-        try:
-            return f"{path} holds runs; give one of them, such as {find_runs([path])[0]}"
-        except UserError:
-            pass
+    with contextlib.suppress(UserError):
+        return f"{path} holds runs; give one of them, such as {find_runs([path])[0]}"
     return f"{path} is neither a run directory (it has no {RECORD}) nor an exported model (no {ABOUT})"
 
 
@@ -196,7 +192,7 @@ def load_model(
     stored = read_stored(run_or_folder, after_task)
     load_plugins()
     with torch.random.fork_rng(devices=[]):  # ViT and learner draw their first tensors; the caller's numbers stay
-        vit = find_vit(stored, weights)
+        vit = find_vit(stored.record, stored.vit if weights is None else weights)
         learner = restore_learner(stored, vit).to(place)
     record = stored.record
     statistics = given_statistics(record.stream.normalize)
@@ -204,20 +200,23 @@ def load_model(
     return Model(record, stored.tasks_done, learner, transform, statistics, place, stored.path)
 
 
+def learner_class(record: RunRecord) -> type[Learner]:
+    """The class of a model's method."""
+    if record.method.name not in LEARNERS:
+        raise UserError(
+            f"the method {record.method.name!r} is not of pilot_tal itself: name the module or file that registers it "
+            "with --plugins (in Python, import it first)"
+        )
+    return LEARNERS[record.method.name]
+
+
 def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     """The learner with its tensors; what only further training needs is left out."""
     record = stored.record
-    if record.method.name not in LEARNERS:
-        raise UserError(
-            f"the method {record.method.name!r} of {stored.path} is not of pilot_tal itself: name the module or file "
-            "that registers it with --plugins (in Python, import it first)"
-        )
-    config = build(LEARNERS[record.method.name].config_class, record.method.settings, record.method.name)
-    shape = (config, *record.capacity, record.method.fidelity)
-    learner = build_learner(record.method.name, vit, *shape)
+    config = build(learner_class(record).config_class, record.method.settings, record.method.name)
+    learner = build_learner(record.method.name, vit, config, *record.capacity, record.method.fidelity)
     learner.posthoc = build_posthoc(record.posthoc, record.stream.task_sizes, record.stream.train_counts)
-    sizes = record.stream.task_sizes[: stored.tasks_done]
-    learner.grow_to([sum(sizes[: task + 1]) for task in range(len(sizes))])
+    learner.grow_to(list(itertools.accumulate(record.stream.task_sizes[: stored.tasks_done])))
     wanted = learner.named_tensors()
     tensors = {name: tensor for name, tensor in stored.tensors.items() if name in wanted}
     broken = next((name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None)
@@ -227,35 +226,34 @@ def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     return learner.eval().requires_grad_(False)
 
 
-def find_vit(stored: StoredModel, weights: str | Path | None = None) -> FrozenBackbone:
-    """The frozen ViT that the model was trained on; another one is refused."""
-    record = stored.record
-    source = weights_source(stored, weights)
+def find_vit(record: RunRecord, weights: str | Path | None = None) -> FrozenBackbone:
+    """The frozen ViT that a model was trained on; another one is refused."""
+    source = weights_source(record, weights)
     vit = load_backbone(record.backbone.name, source, record.backbone.img_size)
     if vit.checksum != record.backbone.checksum:
         raise UserError(
-            f"the ViT {record.backbone.name} from {source} is not the one that {stored.path.name} was trained on "
+            f"the ViT {record.backbone.name} from {source} is not the one that {record.name} was trained on "
             f"(checksum {vit.checksum[:12]}…, not {str(record.backbone.checksum)[:12]}…); give its weights with "
             "--weights FILE (weights= in Python)"
         )
     return vit
 
 
-def weights_source(stored: StoredModel, weights: str | Path | None) -> str:
-    """Where the ViT's weights are: where the user says, in the folder, where they always are, or where the run was."""
-    backbone = stored.record.backbone
-    if weights is not None or stored.vit is not None:
-        file = given_path(weights, "weights") if weights is not None else stored.vit
-        check_regular(Path(str(file)), "weights from", LARGEST_WEIGHTS)
+def weights_source(record: RunRecord, weights: str | Path | None = None) -> str:
+    """Where the ViT's weights are: where the user says, where they always are, or where the run had them."""
+    backbone = record.backbone
+    if weights is not None:
+        file = given_path(weights, "weights")
+        check_regular(file, "weights from", LARGEST_WEIGHTS)
         return str(file)
     if backbone.name == DEMO:
         return BUNDLED
     if backbone.weights in _BY_NAME:
         return backbone.weights
-    for environment in reversed(stored.record.environment):
-        file = environment.get("weights")
-        if isinstance(file, str) and Path(file).is_file():
-            return file
+    for environment in reversed(record.environment):
+        known = environment.get("weights")
+        if isinstance(known, str) and Path(known).is_file():
+            return known
     raise UserError(
         f"the ViT's weights {backbone.weights.partition('@')[0]} are not where the run had them; give the file with "
         "--weights FILE (weights= in Python)"

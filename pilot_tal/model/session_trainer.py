@@ -2,20 +2,15 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data_lt import LongTailedSet
-from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.config.settings import Hardware, RunConfig
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
-from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.loop import sent, tensor_cores
-from pilot_tal.engine.trainer import Trainer, load_shared
+from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.learners.closed_form import STATISTICS, ClosedForm
 from pilot_tal.record.run_record import RunRecord
@@ -37,25 +32,8 @@ def closed_forms() -> list[str]:
     return [method for method in LEARNERS if is_closed_form(method)]
 
 
-def trainer_for(
-    config: RunConfig,
-    hardware: Hardware,
-    data: LongTailedSet,
-    record: RunRecord,
-    path: Path,
-    vit: FrozenBackbone,
-    kept: list[str],
-) -> "SessionTrainer":
-    """The trainer of a session; `kept` are the names of the held-out images of earlier ones."""
-    kind = ClosedFormSession if is_closed_form(config.method) else SessionTrainer
-    shared = load_shared(config, hardware, data, choose_device(hardware.device), vit)
-    trainer = kind(config, hardware, shared, record, path)
-    trainer.names, trainer.kept = data.frame["name"].tolist(), kept
-    return trainer
-
-
 class SessionTrainer(Trainer):
-    """Runs the one task of a session on the images that it has."""
+    """Runs the one task of a session on the images that it has; `kept` names the held-out images of earlier ones."""
 
     kept: list[str]
 

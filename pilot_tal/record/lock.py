@@ -105,11 +105,15 @@ class Lock:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[Lock]:
+def locked(path: Path, remove: bool = False) -> Iterator[Lock]:
     """Holds the lock of the directory `path` inside the context.
 
     When the context ends without an exception, nothing is left to do in the directory and its locks are removed; so
     whoever gets a lock must first look whether the run is finished.
+
+    Args:
+        path: The directory.
+        remove: Remove the locks after an exception as well, for a directory that is then as it was before.
 
     Raises:
         Busy: another process holds it.
@@ -118,10 +122,9 @@ def locked(path: Path) -> Iterator[Lock]:
     lock = _take(path)
     try:
         yield lock
-    except BaseException:
-        lock.release(remove=False)
-        raise
-    lock.release(remove=True)
+        remove = True
+    finally:
+        lock.release(remove)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ RECORD, RESULT, LOG, ERROR = "run.json", "result.json", "log.txt", "error.txt"
 LATEST = "checkpoint/latest.json"  # of runs of earlier versions: names their last checkpoint
 Labels = tuple[np.ndarray, np.ndarray]  # true and predicted
 _SEAL = "checksum"
-_FOLDERS = ("predictions", "steps", "states", "checkpoint")
+FOLDERS = ("predictions", "steps", "states", "checkpoint")
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,7 +194,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
 
 def damaged(file: Path, reason: str) -> UserError:
     """Returns the error for a damaged file of a run: the cause and the remedy."""
-    run = file.parent.parent if file.parent.name in _FOLDERS else file.parent
+    run = file.parent.parent if file.parent.name in FOLDERS else file.parent
     return UserError(f"{file} is damaged ({reason}); remove {run} to start over")
 
 

@@ -258,7 +258,7 @@ def test_damaged_folders_are_one_sentence(workspace, tmp_path):
     )
     assert "vit.safetensors is missing or damaged" in broken(lambda f: (f / "vit.safetensors").unlink())
     assert "is not of format 2" in broken(edit(format=9))
-    assert "its checksum does not fit; export the run again" in broken(flip("class 0", "class 9"))
+    assert "checksum mismatch: edited or truncated); export the run again" in broken(flip("class 0", "class 9"))
     assert "is damaged (record must be" in broken(edit(record=3))
     assert "tasks_done is 7" in broken(edit(tasks_done=7))
     assert "not valid JSON" in broken(lambda f: (f / "model.json").write_text("{"))

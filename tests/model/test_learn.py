@@ -127,7 +127,7 @@ def test_max_tasks_ends_methods_whose_prompts_are_divided(method, photos, tmp_pa
 def test_a_session_is_recorded(birds, photos):
     session = learn(birds, photos / "tuesday")
     first, second = pt.load_model(birds).history
-    assert second == session and (first.number, first.task, second.number, second.task) == (0, 0, 1, 1)
+    assert second == session and (first.number, second.number) == (0, 1)
     assert second.train == dict.fromkeys(CLASSES[3:], 3) and second.held_out == dict.fromkeys(CLASSES[3:], 2)
     assert second.source == str(photos / "tuesday") and second.date > "2026" and second.seconds > 0
     record = pt.load_model(birds).record
@@ -140,7 +140,10 @@ def test_failed_session_leaves_the_folder_as_it_was(birds, photos, tmp_path, mon
     (tmp_path / "photos" / "train" / CLASSES[4] / "03.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"03.png"):
         learn(birds, tmp_path / "photos")
-    assert files_of(birds) == before
+    assert files_of(birds) == before and not list(birds.glob(".*"))
+    with pytest.raises(UserError, match=r"03.png"):
+        learn(tmp_path / "new", tmp_path / "photos", method="simplecil", settings=items(**VIT))
+    assert not (tmp_path / "new").exists()
 
     class Killed(BaseException):
         """Stands for a power cut."""
@@ -306,7 +309,7 @@ def test_more_images_of_known_classes_equal_learning_all_at_once(method, photos,
             shutil.move(parts[0] / part / label / name, target / part / label / name)
     for part in parts:
         session = learn(tmp_path / "model", part, method=method, settings=items(**settings))
-    assert session.task is None and session.train == {CLASSES[1]: 1}
+    assert session.train == {CLASSES[1]: 1} and pt.load_model(tmp_path / "model").record.num_tasks == 2
     learn(tmp_path / "once", photos / "monday", method=method, settings=items(**settings))
     model, once = (pt.load_model(tmp_path / name, device="cpu") for name in ("model", "once"))
     assert model.classes == once.classes and model.record.stream.train_counts == once.record.stream.train_counts

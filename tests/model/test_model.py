@@ -26,7 +26,7 @@ def test_labels_are_those_of_the_run_or_of_batches_of_one(method, fidelity, work
         assert (model.note is not None) == (fidelity == "pilot" and method in VOTERS)
         if model.note:  # the learner itself, as it was trained, on one image after the other
             stored = read_stored(run, task + 1)
-            learner = restore_learner(stored, find_vit(stored))
+            learner = restore_learner(stored, find_vit(stored.record))
             x = [model.transform(read_picture(file)).unsqueeze(0) for file in files]
             pred = [int(learner.scores(one).argmax()) for one in x]
         assert len(model.classes) == (3, 6)[task]

@@ -181,9 +181,8 @@ def test_special_files_and_long_paths_are_one_sentence(run, tmp_path):
     for weights in (tmp_path / "pipe.png", "/dev/zero"):
         status, printed = command("predict", run, image, "--weights", weights)
         assert status == 2 and "not a regular file" in printed and printed.count("\n") == 1
-    for path in ("/".join(["d" * 200] * 30), "/"):
-        status, printed = command("predict", run, path)
-        assert status == 2 and printed.startswith("error: ") and printed.count("\n") == 1 and len(printed) < 400
+    status, printed = command("predict", run, "/".join(["d" * 200] * 30))
+    assert status == 2 and printed.startswith("error: ") and printed.count("\n") == 1 and len(printed) < 400
 
 
 def test_non_finite_tensors_are_refused(run, tmp_path):
