@@ -2,34 +2,37 @@
 
 import pickle
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from data_lt.cards import DatasetCard
 from data_lt.download import check_archive
 from data_lt.errors import UserError
 from data_lt.files import staged_folder
 from data_lt.progress import progress
 
 
-def write_pictures(archive: Path, checksum: str, folder: Path, class_names: Sequence[str]) -> None:
-    """Writes the images of the official archive to `folder`, all of them or none."""
-    check_archive(archive, checksum)
+def write_pictures(card: DatasetCard, data_root: Path) -> None:
+    """Writes the images of the official archive below the data root, unless it is missing or the folder exists."""
+    folder, archive = data_root / card.folders[0], data_root / card.archive
+    if folder.exists() or not archive.exists():
+        return
+    check_archive(archive, card.checksum or "")
     parts = read_archive(archive)
     number = 0
     total = sum(len(labels) for _, labels in parts.values())
-    with staged_folder(folder) as temporary, progress(f"writing the images of {archive.name}", total) as advance:
+    with staged_folder(folder) as temporary, progress(f"writing the images of {archive.name}", total) as bar:
         for part, (pixels, labels) in parts.items():
-            for name in class_names:
+            for name in card.class_names:
                 (temporary / part / name).mkdir(parents=True)
             for picture, label in zip(pixels, labels, strict=True):
-                path = temporary / part / class_names[label] / f"{number:05d}.png"  # numbered over both parts
+                path = temporary / part / card.class_names[label] / f"{number:05d}.png"  # numbered over both parts
                 Image.fromarray(picture).save(path, compress_level=1)
                 number += 1
-                advance(1)
+                bar.update(1)
 
 
 def read_archive(archive: Path) -> dict[str, tuple[np.ndarray, list[int]]]:

@@ -82,13 +82,13 @@ def build_demo(root: str | Path, seed: int = DEMO_SEED) -> Path:
         if all((folder / path).exists() for *_, path in jobs):
             return folder
     pixels = hashlib.sha256()
-    with staged_folder(folder) as temporary, progress(f"drawing {FOLDER}", len(jobs)) as advance:
+    with staged_folder(folder) as temporary, progress(f"drawing {FOLDER}", len(jobs)) as bar:
         for split, char, number, path in jobs:
             picture = demo_picture(split, char, number, seed)
             pixels.update(picture.tobytes())
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).save(temporary / path)
-            advance(1)
+            bar.update(1)
         info = {
             **_identity(seed),
             "classes": {class_name(char): char for char in CHARACTERS},

@@ -77,7 +77,7 @@ def _unpack(archive: Path, staging: Path, folder: str) -> None:
     with (
         archive.open("rb") as file,
         tarfile.open(fileobj=file, mode="r:*") as tar,
-        progress(f"extracting {archive.name}", size, is_bytes=True) as advance,
+        progress(f"extracting {archive.name}", size, is_bytes=True) as bar,
     ):
         for member in tar:
             path = PureWindowsPath(member.name)  # which splits at / and \
@@ -88,7 +88,7 @@ def _unpack(archive: Path, staging: Path, folder: str) -> None:
             if len(path.parts) > 1 and path.parts[0] == folder:
                 member.name = "/".join(path.parts[1:])
                 tar.extract(member, staging, set_attrs=False, **safe)
-            advance(file.tell() - done)
+            bar.update(file.tell() - done)
             done = file.tell()
     if not any(staging.iterdir()):
         raise UserError(f"{archive} holds no folder {folder}/; it is another archive")
@@ -157,12 +157,12 @@ def _stream(url: str, part: Path, offset: int) -> bool:
         total = start + int(length) if length else None
         with (
             part.open("r+b" if resumed else "wb") as file,
-            progress(f"downloading {part.stem}", total, start, is_bytes=True) as advance,
+            progress(f"downloading {part.stem}", total, start, is_bytes=True) as bar,
         ):
             file.seek(start)
             for piece in answer.iter_content(PIECE):
                 file.write(piece)
-                advance(len(piece))
+                bar.update(len(piece))
     if total is not None and part.stat().st_size < total:
         raise requests.ConnectionError(f"the connection ended at {part.stat().st_size} of {total} bytes")
     return True

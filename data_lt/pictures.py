@@ -53,11 +53,11 @@ def verify_images(root: Path, paths: Iterable[str]) -> tuple[int, int]:
     broken, turned = [], 0
     workers = ThreadPoolExecutor(os.cpu_count())
     try:
-        with warnings.catch_warnings(), progress("opening images", len(todo)) as advance:
+        with warnings.catch_warnings(), progress("opening images", len(todo)) as bar:
             warnings.simplefilter("ignore")  # unusual metadata does not matter
             found = workers.map(lambda path: _inspect(root / path), todo)
             for path, (problem, is_turned) in zip(todo, found, strict=True):
-                advance(1)
+                bar.update(1)
                 turned += is_turned
                 if problem:
                     broken.append(f"{path} ({problem})")

@@ -206,14 +206,8 @@ def official_pools(
         )
         return train, test
     if card.official_split:
-        train, test = (
-            _listed(pool, _required_list(card, homes, f"meta/{part}.txt"), ".jpg") for part in ("train", "test")
-        )
+        train, test = (_listed(pool, _required_list(card, homes, f"meta/{part}.txt")) for part in ("train", "test"))
         return train, test
-    if card.file_list:
-        for home in homes:
-            if (home / card.file_list).is_file():
-                return _listed(pool, home / card.file_list, "", numbered=True), None
     return {label: list(files) for label, files in pool.files.items()}, None
 
 
@@ -227,13 +221,12 @@ def _required_list(card: DatasetCard, homes: list[Path], name: str) -> Path:
     )
 
 
-def _listed(pool: Pool, path: Path, suffix: str, numbered: bool = False) -> dict[str, list[str]]:
+def _listed(pool: Pool, path: Path) -> dict[str, list[str]]:
     """Names by class from an official list, for the classes that are there; every listed file must be."""
     names: dict[str, list[str]] = {label: [] for label in pool.files}
     missing = []
     for line in read_text(path, "the list").splitlines():
-        entry = line.strip().partition(" ")[2] if numbered else line.strip()
-        label, _, name = _nfc(entry + suffix).partition("/")
+        label, _, name = _nfc(f"{line.strip()}.jpg").partition("/")
         if label in names:
             names[label].append(name)
             if name not in pool.files[label]:

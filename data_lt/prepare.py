@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from data_lt.manifest import Manifest, read_manifest
 from data_lt.options import DataOptions
 from data_lt.pictures import shortened
 from data_lt.pools import Layout, Pool, file_id, find_layout, keeps_split, official_pools, same_file, scan
-from data_lt.progress import announce
 from data_lt.split import ALL, Recipe, split_pools
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = N
     pool = find_pool(card, data_root, options, chosen)
     notes = notes_on(card, pool, options)
     for note in notes:
-        announce(note)
+        print(note, file=sys.stderr, flush=True)
     found = locate(chosen or build_manifest(card, pool, options, data_root), card, pool, data_root)
     name, title = dataset_name(card, pool, options)
     return dataclasses.replace(found, notes=notes, name=name, title=title)

@@ -1,48 +1,19 @@
-"""Progress of long jobs: a bar on a terminal, now and then a plain line elsewhere."""
+"""Progress of long jobs: a bar on a terminal, a line now and then elsewhere."""
 
-import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
 
-SECONDS_BETWEEN_LINES = 10.0
+from tqdm import tqdm
 
 
-@contextlib.contextmanager
-def progress(label: str, total: int | None, start: int = 0, is_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yields a function that takes the amount done since the last call."""
-    from rich.console import Console
+class Bar(tqdm):
+    """A bar without tqdm's monitor thread, which must not exist when processes are forked."""
 
-    console = Console(file=sys.stderr)
-    if console.is_terminal:
-        with _bar(console, is_bytes) as bar:
-            task = bar.add_task(label, total=total, completed=start)
-            yield lambda amount: bar.advance(task, amount)
-    else:
-        yield _lines(label, total, start)
+    monitor_interval = 0
 
 
-def _bar(console, is_bytes: bool):
-    from rich import progress as rich
-
-    amount = rich.DownloadColumn() if is_bytes else rich.MofNCompleteColumn()
-    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), amount, rich.TimeRemainingColumn())
-    return rich.Progress(*columns, console=console, transient=True)
-
-
-def _lines(label: str, total: int | None, start: int) -> Callable[[int], None]:
-    state = {"done": start, "next": time.monotonic() + SECONDS_BETWEEN_LINES}
-
-    def advance(amount: int) -> None:
-        state["done"] += amount
-        if time.monotonic() >= state["next"]:
-            state["next"] = time.monotonic() + SECONDS_BETWEEN_LINES
-            share = f" ({100 * state['done'] / total:.0f} %)" if total else ""
-            print(f"{label}: {state['done']:,}{share}", file=sys.stderr, flush=True)
-
-    return advance
-
-
-def announce(text: str) -> None:
-    """Prints one line to the standard error."""
-    print(text, file=sys.stderr, flush=True)
+def progress(label: str, total: int | None, start: int = 0, is_bytes: bool = False) -> Bar:
+    """A bar to use in a `with` block; call its `update` with the amount done since the last call."""
+    live = sys.stderr.isatty()
+    unit = {"unit": "B", "unit_scale": True, "unit_divisor": 1024} if is_bytes else {"unit": ""}
+    pause = {"leave": False} if live else {"mininterval": 10, "miniters": 1, "delay": 10}
+    return Bar(desc=label, total=total, initial=start, file=sys.stderr, **unit, **pause)

@@ -99,12 +99,13 @@ def _label(model, files: list[Path], top: int, batch_size: int, reject: float | 
                 yield read_image(file)
             except UserError as error:
                 unreadable[file] = str(error)
+                bar.clear()
                 echo(f"skipped: {error}", err=True)
-            advance(1)
+            bar.update(1)
 
     if model.note:
         echo(f"note: {model.note}", err=True)
-    with progress("predicting", len(files)) as advance:
+    with progress("predicting", len(files)) as bar:
         results = list(model.each(pictures(), top, batch_size, reject))
     readable = [file for file in files if file not in unreadable]
     return [labelled(model, *pair) for pair in zip(readable, results, strict=True)], unreadable

@@ -90,12 +90,12 @@ def build_report(
     study, output = load_study(runs, baseline), given_path(output, "output")
     finished, section = study.finished, None
     every = plots or len(finished) <= ALL_PLOTS_UP_TO
-    with staged_folder(output) as folder, progress("report", len(finished)) as done, style():
+    with staged_folder(output) as folder, progress("report", len(finished)) as bar, style():
         for group in finished:  # one at a time, so that memory does not grow with their number
             section = _group_part(group).write(folder, _group_plots(group, every), plots)
             if len(finished) > 1:
                 _write(folder / f"{group.slug}.html", _render(study, None, section, watched))
-            done(1)
+            bar.update(1)
         overview = _study_part(study).write(folder, study_plots(study), plots)
         _write(folder / "index.html", _render(study, overview, section if len(finished) == 1 else None, watched))
         _archive(folder)

@@ -71,8 +71,9 @@ def test_plugin_that_exits_when_imported_is_an_error(code, tmp_path):
     ],
 )
 def test_loss_of_a_plugin_that_exits_or_returns_no_loss_is_an_error(body, problem, tmp_path, monkeypatch):
-    monkeypatch.setattr(LOSSES, "_entries", dict(LOSSES._entries))  # so that other tests do not see this loss
     number = zlib.crc32(body.encode())
+    monkeypatch.setitem(LOSSES, f"mine{number}", None)  # so that other tests do not see this loss
+    del LOSSES[f"mine{number}"]
     (tmp_path / "plugin.py").write_text(PLUGIN.format(number=number, body=body))
     images = make_images(tmp_path / "images")
     wanted = settings(images, tmp_path / "runs", f"plugins={tmp_path / 'plugin.py'}", f"loss=mine{number}")

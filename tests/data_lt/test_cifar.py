@@ -92,7 +92,7 @@ def official(tmp_path, monkeypatch):
     archive = write(tmp_path / CARD.archive)
     checksum = f"md5:{hashlib.md5(archive.read_bytes()).hexdigest()}"
     card = dataclasses.replace(CARD, checksum=checksum, images=900, n_max=5, n_min=2, test_per_class=TEST)
-    monkeypatch.setitem(CARDS._entries, "cifar100_lt", card)
+    monkeypatch.setitem(CARDS, "cifar100_lt", card)
     return tmp_path
 
 
