@@ -1,6 +1,11 @@
-"""Draw the simulated figures of docs/losses.md: `python scripts/figures.py [tal_memory] [back_loading]`."""
+"""Draw figures of the docs.
+
+python scripts/figures.py tal_memory | back_loading    # simulations, for docs/losses.md
+python scripts/figures.py learn FOLDER ...             # model folders of `pilot-tal learn`, for docs/learn.md
+"""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ from pilot_tal.losses.tal_math import (
     supervision_strength,
     updated_strength,
 )
+from pilot_tal.record.run_dir import load_run
 from pilot_tal.results.drawing import figure, legend, style, to_svg
 from pilot_tal.stream.task import TaskInfo
 
@@ -102,18 +108,23 @@ def strengths(positive: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-FIGURES = {made.__name__: made for made in (tal_memory, back_loading)}
+def learn(*folders: str) -> str:
+    """Accuracy on the classes of the first session after each session, one line per model."""
+    with style():
+        shown, (plot,) = figure(3.2)
+        for folder in folders:
+            run = load_run(Path(folder))
+            values = [100 * row[0] for row in run.metrics["task_matrix"]]
+            plot.plot(range(1, len(values) + 1), values, marker="o", markersize=4, label=run.record.method.title)
+        plot.set(xlabel="sessions", ylabel="accuracy on first classes (%)", ylim=(0, None))
+        legend(shown, plot)
+        return to_svg(shown, facecolor="white")
 
 
-def main(names: list[str]) -> None:
-    unknown = [name for name in names if name not in FIGURES]
-    if unknown:
-        sys.exit(f"unknown figure {unknown[0]}: there are {', '.join(FIGURES)}")
-    for name in names or FIGURES:
-        path = IMAGES / f"{name}.svg"
-        write_text(path, FIGURES[name]())
-        print(path)
+FIGURES: dict[str, Callable[..., str]] = {made.__name__: made for made in (tal_memory, back_loading, learn)}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if len(sys.argv) < 2 or sys.argv[1] not in FIGURES:
+        sys.exit(__doc__)
+    write_text(IMAGES / f"{sys.argv[1]}.svg", FIGURES[sys.argv[1]](*sys.argv[2:]))

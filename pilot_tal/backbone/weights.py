@@ -55,7 +55,7 @@ def build_backbone(
             torch.manual_seed(RANDOM_SEED)
             model = _create(name, **options)
     else:
-        path = _weights_file(source)
+        path = weights_file(source)
         model = _create(name, **options)
         load_weights(model, path)
     return FrozenViT(model, name) if takes_prompts(model) else FrozenBackbone(model, name, side)
@@ -93,7 +93,7 @@ def build_from_state(state: dict[str, Tensor], num_heads: int, name: str = "vit"
 
 def load_weights(model: Any, path: str | Path) -> None:
     """Fills a model from a file; classifiers are ignored, positions of a ViT resampled to its grid."""
-    path = _weights_file(path)
+    path = weights_file(path)
     state = read_state(path)
     if not any(name.endswith("embedding/kernel") for name in state):
         _fill(model, _to_grid(model, state, path), str(path))
@@ -107,7 +107,8 @@ def load_weights(model: Any, path: str | Path) -> None:
         raise UserError(f"{path} does not fit the model: {_first_line(error)}") from error
 
 
-def _weights_file(path: str | Path) -> Path:
+def weights_file(path: str | Path) -> Path:
+    """The path of a weights file that exists, by its suffix one that can be read."""
     path = given_path(path, "weights")
     if path.suffix not in SUFFIXES:
         raise UserError(f"weights must be a {', '.join(SUFFIXES)} file, 'hub' or 'random', got {path}")

@@ -99,11 +99,13 @@ def upstream(
         )
     from pilot_tal.config.parse import split_values
     from pilot_tal.record.run_dir import is_finished
-    from pilot_tal.upstream.plan import Request, make_jobs
+    from pilot_tal.upstream.plan import make_jobs
 
-    asked = Request(checkout, config, list(dict.fromkeys(loss or [])), dataset, seed or [], images, runs, device,
-                    workers, weights, classifier, settings or [], tuple(split_values(plugins)))  # fmt: skip
-    jobs = make_jobs(asked)
+    jobs = make_jobs(
+        checkout, config, settings or [], losses=list(dict.fromkeys(loss or [])), dataset=dataset, data_root=images,
+        seeds=seed or [], output=runs, device=device, workers=workers, weights=weights, classifier=classifier,
+        plugins=tuple(split_values(plugins)),
+    )  # fmt: skip
     for number, job in enumerate(jobs, start=1):
         echo(f"run {number} of {len(jobs)}: {job.run_dir}")
         if is_finished(Path(job.run_dir)):

@@ -13,6 +13,7 @@ from typing import Any
 from data_lt.files import checksum, read_bytes
 from pilot_tal.version import __version__
 
+_ROOT = Path(__file__).resolve().parents[2]
 _SAMPLED = 1000  # images whose content is compared when a run resumes
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "pandas", "pillow", "safetensors")
 
@@ -23,8 +24,8 @@ def describe(device: str) -> dict[str, Any]:
 
     return {
         "pilot_tal": __version__,
-        "commit": _git("rev-parse", "HEAD"),
-        "changed_since_commit": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": git("rev-parse", "HEAD"),
+        "changed_since_commit": bool(git("status", "--porcelain", "--untracked-files=no")),
         "command": sys.argv,
         "working_directory": str(Path.cwd()),
         "python": platform.python_version(),
@@ -74,9 +75,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(*arguments: str) -> str | None:
-    """What git says of this checkout; None for an installed package."""
-    root = Path(__file__).resolve().parents[2]
+def git(*arguments: str, root: Path = _ROOT) -> str | None:
+    """What git says of a checkout, by default this one; None for an installed package."""
     if not (root / ".git").exists():
         return None
     try:

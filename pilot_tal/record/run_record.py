@@ -175,8 +175,8 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """`cub_lt-l2p-tal-s1993-1a2b3c4d`: the run's directory."""
-        return f"{self.data.name}-{self.method.name}-{self.loss.name}-s{self.seed}-{short_hash(self.identity())}"
+        """The run's directory."""
+        return run_name(self.data, self.method, self.loss, self.seed, self.identity())
 
     @property
     def stamp(self) -> str:
@@ -192,6 +192,11 @@ class RunRecord:
     def plain(self) -> dict[str, Any]:
         """Plain values, for a file."""
         return asdict(self)
+
+
+def run_name(data: DataRecord, method: MethodRecord, loss: LossRecord, seed: int, identity: Any) -> str:
+    """`cub_lt-l2p-tal-s1993-1a2b3c4d`."""
+    return f"{data.name}-{method.name}-{loss.name}-s{seed}-{short_hash(identity)}"
 
 
 def short_hash(value: Any) -> str:

@@ -1,9 +1,8 @@
 """TAL, the long-tailed sets and the run directory inside an unmodified checkout of LAMDA-PILOT or PyCIL.
 
-    sites        which cross-entropy of which learner is swapped, and which stays
+    sites        which cross-entropy of which learner is swapped, and which stays (toolboxes.json)
     seams        checks, before anything is imported, that a checkout still has what the driver relies on
-    swap         puts a loss in the place of those calls while a learner runs
-    supervision  tells the loss which task it is in, and hands it the right columns
+    swap         calls a loss in the place of those cross-entropies, with its task and the right columns
     source       a long-tailed set as a data source of the checkout; ViT weights from a file
     workarounds  what the originals cannot do on a CPU, offline, or with small classes
     writer       writes the run directory

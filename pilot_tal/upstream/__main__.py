@@ -1,6 +1,6 @@
 """The driver's own command line, for the environment of the checkout.
 
-    python pilot_tal/upstream/__main__.py check --repo PATH [--learner l2p]
+    python pilot_tal/upstream/__main__.py check --repo PATH
     python pilot_tal/upstream/__main__.py run JOB.json
 
 Started as a file it finds `pilot_tal` beside itself and nothing else: the packages are the environment's own.
@@ -31,13 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="Check a checkout and this environment; nothing is trained.")
     check.add_argument("--repo", required=True, type=Path, help="The checkout of LAMDA-PILOT or PyCIL.")
-    check.add_argument("--learner", help="One learner only, by its model_name.")
     run = commands.add_parser("run", help="Run a job that `pilot-tal upstream` has written.")
     run.add_argument("job", type=Path)
     given = parser.parse_args(arguments)
     try:
         if given.command == "check":
-            _check(given.repo, given.learner)
+            _check(given.repo)
         else:
             _run(given.job)
     except UserError as error:
@@ -46,17 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _check(repo: Path, name: str | None) -> None:
+def _check(repo: Path) -> None:
     from pilot_tal.upstream.driver import check_environment
     from pilot_tal.upstream.seams import check_seams, find_toolbox
 
     toolbox = find_toolbox(repo)
-    learners = {name: toolbox.learner(name)} if name else toolbox.learners
-    for learner in learners.values():
-        for located in check_seams(repo, toolbox, learner):
-            place, site = f"{learner.file}:{located.first_line}", located.site
-            print(f"{place:<26} {'swapped' if site.swap else 'stays':<8} {site.function}: {site.what}")
-    versions = check_environment(toolbox, repo, learners.values())
+    for learner in toolbox.learners.values():
+        check_seams(repo, toolbox, learner)
+    versions = check_environment(toolbox, repo, toolbox.learners.values())
     print(f"{toolbox.title}: all seams are there ({', '.join(f'{k} {v}' for k, v in versions.items())})")
 
 

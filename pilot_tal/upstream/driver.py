@@ -7,7 +7,6 @@ import logging
 import os
 import platform
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,8 +21,7 @@ from pilot_tal.upstream.seams import check_seams, find_toolbox
 from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox, vit_module
 
 SETUP = "make its environment with: bash scripts/setup_upstream.sh"
-_SHARED = ("torch", "torchvision", "scipy", "tqdm", "numpy")
-_NEEDED = {"lamda-pilot": (*_SHARED, "timm", "easydict"), "pycil": _SHARED}
+_NEEDED = ("torch", "torchvision", "scipy", "tqdm", "numpy")
 _TOP_LEVEL = ("trainer", "utils", "models", "backbone", "convs")
 
 
@@ -34,8 +32,8 @@ def check_environment(toolbox: Toolbox, repo: Path, learners: Iterable[LearnerSi
         UserError: A package is missing or of a version the toolbox cannot use.
     """
     versions = {"python": platform.python_version()}
-    needed = [*_NEEDED[toolbox.engine], *(package for learner in learners for package in learner.packages)]
-    for package in dict.fromkeys(needed):
+    own = ("timm", "easydict") if toolbox is LAMDA_PILOT else ()
+    for package in (*_NEEDED, *own, *(package for learner in learners for package in learner.packages)):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError as error:
@@ -55,66 +53,51 @@ def run(job: Job) -> None:
     repo = Path(job.repo)
     toolbox = find_toolbox(repo)
     learner = toolbox.learner(job.method)
-    sites = check_seams(repo, toolbox, learner)
+    located = check_seams(repo, toolbox, learner)
     versions = check_environment(toolbox, repo, [learner])
+
+    import numpy as np
 
     import pilot_tal._torchvision  # noqa: F401
     from pilot_tal.config.plugins import load_plugins
     from pilot_tal.losses import build_loss
     from pilot_tal.record.writer import open_run
-    from pilot_tal.upstream.supervision import Supervision
-    from pilot_tal.upstream.swap import Patches, swap
+    from pilot_tal.upstream.source import VIT_SIDE, register_source
+    from pilot_tal.upstream.swap import Patches, Supervision, swap
+    from pilot_tal.upstream.workarounds import Context, apply_workarounds
     from pilot_tal.upstream.writer import RunRecorder
 
     load_plugins(tuple(job.plugins))
     # A learner that trains nothing never asks for its loss.
     criterion = build_loss(job.loss, **job.record["loss"]["options"]) if learner.trains else build_loss("ce")
     environment = _environment(job, toolbox, learner, versions)
-    with (
-        open_run(Path(job.run_dir)) as files,
-        Patches() as patches,
-        _opened(repo),
-        _working_in(job, repo),
-    ):
-        writer = RunRecorder(job, criterion, environment, files)
-        modules = {name: importlib.import_module(name) for name in _module_names(job, learner)}
-        supervision = Supervision(criterion, learner, _epochs(job, learner, modules[learner.module]), writer.step)
-        swap(patches, modules[learner.module], sites, supervision)
-        for located in sites:
-            fate = f"swapped for {job.loss}" if located.site.swap else "stays"
-            logging.getLogger("pilot_tal").warning(f"{learner.file}:{located.first_line}: {fate}")
-        _prepare(patches, modules, job, learner, supervision, writer)
-        modules["trainer"].train(_args(job))
-
-
-def _prepare(patches: Any, modules: dict[str, ModuleType], job: Job, learner: LearnerSites,
-             supervision: Any, writer: Any) -> None:  # fmt: skip
-    """Sets numbers, data, workarounds, and the hooks on the learner."""
-    from pilot_tal.upstream.source import VIT_SIDE, register_source
-    from pilot_tal.upstream.workarounds import Context, apply_before, apply_on_learner
-
-    for name, value in job.constants.items():
-        patches.set(modules[learner.module], name, value)
-    if job.data is not None:
-        register_source(patches, modules["utils.data_manager"], job.data, job.vit.get("img_size", VIT_SIDE))
-    context = Context(job, learner, patches, modules, on_cpu=-1 in _device(job))
-    writer.environment["workarounds"] = apply_before(context)
-    get_model = modules["utils.factory"].get_model
-
-    def get_followed(model_name: str, args: dict[str, Any]) -> Any:
-        built = get_model(model_name, args)
-        writer.environment["workarounds"] += apply_on_learner(context, built)
-        writer.follow(patches, built, supervision)
-        return built
-
-    patches.set(modules["utils.factory"], "get_model", get_followed)
-    random.seed(job.seed)
-    importlib.import_module("numpy").random.seed(job.seed)
-
-
-def _args(job: Job) -> dict[str, Any]:
     args = {**job.args, "seed": [job.seed], "device": _device(job)}
-    return {**args, "dataset": job.data.alias} if job.data is not None else args
+    with open_run(Path(job.run_dir)) as files, Patches() as patches, opened(repo), _working_in(job, repo):
+        context = Context(job, learner, patches, import_modules(job, learner), on_cpu=-1 in args["device"])
+        recorder = RunRecorder(job, criterion, environment, files)
+        supervision = Supervision(criterion, learner, _epochs(job, learner, context.own), recorder.step)
+        swap(patches, context.own, located, supervision)
+        for lines, site in located:
+            fate = f"swapped for {job.loss}" if site.swap else "stays"
+            logging.getLogger("pilot_tal").warning(f"{learner.file}:{lines.start}: {fate}")
+        for name, value in job.constants.items():
+            patches.set(context.own, name, value)
+        if job.data is not None:
+            args["dataset"] = job.data.alias
+            side = job.vit.get("img_size", VIT_SIDE)
+            register_source(patches, context.modules["utils.data_manager"], job.data, side)
+        environment["workarounds"] = apply_workarounds(context)
+        recorder.follow(patches, context.kind, supervision)
+        random.seed(job.seed)
+        np.random.seed(job.seed)
+        context.modules["trainer"].train(args)
+
+
+def import_modules(job: Job, learner: LearnerSites) -> dict[str, ModuleType]:
+    """The modules of the checkout that are patched or called, by name."""
+    names = ["trainer", "utils.data_manager", "models.base", learner.module]
+    names += [vit_module(job.args["backbone_type"])] if "backbone_type" in job.args else []
+    return {name: importlib.import_module(name) for name in names}
 
 
 def _device(job: Job) -> list[int | str]:
@@ -128,24 +111,19 @@ def _device(job: Job) -> list[int | str]:
 
 def _epochs(job: Job, learner: LearnerSites, module: ModuleType) -> Callable[[int], int]:
     """How many epochs a task has: in the checkout's settings, or in numbers that the learner's file sets."""
-    first, later = learner.epochs
+    first, _, later = learner.epochs.partition(" ")
     if job.method == "ease" and job.args["init_cls"] == job.args["increment"]:
         later = first  # EASE's own rule
 
     def of_task(index: int) -> int:
-        names = (later if index else first).split("+")
+        names = (later or first if index else first).split("+")
         return sum(int(getattr(module, name, job.args.get(name, 0))) for name in names)
 
     return of_task
 
 
-def _module_names(job: Job, learner: LearnerSites) -> list[str]:
-    names = ["trainer", "utils.factory", "utils.data_manager", "models.base", learner.module]
-    return [*names, vit_module(job.args["backbone_type"])] if "backbone_type" in job.args else names
-
-
 @contextmanager
-def _opened(repo: Path) -> Iterator[None]:
+def opened(repo: Path) -> Iterator[None]:
     """Makes the checkout's modules importable; removes them from `sys.modules` afterwards."""
     for name in _TOP_LEVEL:
         if name in sys.modules:
@@ -183,30 +161,18 @@ def _working_in(job: Job, repo: Path) -> Iterator[None]:
 
 def _environment(job: Job, toolbox: Toolbox, learner: LearnerSites, versions: dict[str, str]) -> dict[str, Any]:
     """What is needed to repeat the run."""
-    from pilot_tal.record.environment import describe
+    from pilot_tal.record.environment import describe, git
 
-    repo = Path(job.repo)
+    repo, devices = Path(job.repo), _device(job)
     files = sorted({seam.file for seam in (*toolbox.seams, *learner.seams)})
     digest = hashlib.sha256("".join(checksum(repo / file) for file in files).encode()).hexdigest()
-    devices = _device(job)
+    commit = git("rev-parse", "HEAD", root=repo)
     here = describe("cpu" if -1 in devices else f"cuda:{devices[0]}")
     return {
         **here,
         "packages": {**here["packages"], **versions},
-        "checkout": {"commit": _commit(repo), "tested_commit": toolbox.tested_commit, "seam_files": digest},
-        "workarounds": [],
+        "checkout": {"commit": commit, "tested_commit": toolbox.tested_commit, "seam_files": digest},
     }
-
-
-def _commit(repo: Path) -> str | None:
-    """The commit that is checked out; None without git."""
-    if not (repo / ".git").exists():
-        return None
-    command = ["git", "-C", str(repo), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _release(version: str) -> tuple[int, int]:

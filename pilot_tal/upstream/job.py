@@ -1,10 +1,9 @@
 """One run of a checkout as a file: written by the command line, read by the driver."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_lt.errors import UserError
 from data_lt.files import read_json, write_json
 
 CLASSIFIERS = ("cnn", "nme")
@@ -24,14 +23,6 @@ class Data:
     class_names: list[str]
     train: list[tuple[str, int]]
     test: list[tuple[str, int]]
-
-    def absolute(self, split: str) -> list[str]:
-        """Full paths of a split."""
-        return [str(Path(self.root) / path) for path, _ in getattr(self, split)]
-
-    def labels(self, split: str) -> list[int]:
-        """Labels of a split."""
-        return [label for _, label in getattr(self, split)]
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ class Job:
     weights: str | None = None
     vit: dict[str, Any] = field(default_factory=dict)
     classifier: str = "cnn"
-    plugins: list[str] = field(default_factory=list)
+    plugins: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -101,10 +92,5 @@ class Job:
 def read_job(path: str | Path) -> Job:
     """Reads a job's file."""
     content = read_json(path)
-    known = {f.name for f in fields(Job)}
-    try:
-        data = content.get("data")
-        content["data"] = None if data is None else Data(**data)
-        return Job(**{key: value for key, value in content.items() if key in known})
-    except (TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a job: {error}") from error
+    data = content.pop("data")
+    return Job(**content, data=data and Data(**data))

@@ -6,7 +6,8 @@ This part runs in our own environment and writes a file for the driver.
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from data_lt import CARDS, prepare
 from data_lt.errors import UserError, unknown_name
 from data_lt.files import read_json
 from pilot_tal.backbone.load import file_fingerprint
+from pilot_tal.backbone.weights import weights_file
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.plugins import absolute, load_plugins
 from pilot_tal.config.settings import DataConfig
@@ -25,14 +27,13 @@ from pilot_tal.record.run_record import (
     EngineRecord,
     LossRecord,
     MethodRecord,
-    short_hash,
+    run_name,
 )
 from pilot_tal.schema import Rule, defaults_of, settings_of
 from pilot_tal.upstream.job import CLASSIFIERS, Data, Job
 from pilot_tal.upstream.seams import check_seams, find_toolbox, module_numbers
 from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox
 
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")  # of ViT weights
 # Keys of a config that are no settings of the method: the run's record has them elsewhere, or not at all.
 _ELSEWHERE = (
     *("dataset", "seed", "device", "prefix", "config", "model_name"),
@@ -52,102 +53,78 @@ class VitShape:
     mlp_ratio: Annotated[float | None, Rule("width of a block's MLP, in widths", above=0, high=100)] = None
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked for on the command line."""
-
-    repo: Path
-    config: str
-    losses: Sequence[str] = ()
-    dataset: str | None = None
-    seeds: Sequence[int] = ()
-    data_root: Path = Path("data")
-    output: Path = Path("runs")
-    device: str | None = None
-    workers: int | None = None
-    weights: str | None = None
-    classifier: str = "cnn"
-    overrides: Sequence[str] = field(default_factory=tuple)
-    plugins: tuple[str, ...] = ()
-
-
-def make_jobs(request: Request) -> list[Job]:
-    """One job for each seed and loss, after the checkout's seams were checked.
+def make_jobs(
+    repo: Path,
+    config: str,
+    settings: Sequence[str] = (),
+    *,
+    losses: Sequence[str] = (),
+    dataset: str | None = None,
+    data_root: Path = Path("data"),
+    seeds: Sequence[int] = (),
+    output: Path = Path("runs"),
+    device: str | None = None,
+    workers: int | None = None,
+    weights: str | None = None,
+    classifier: str = "cnn",
+    plugins: tuple[str, ...] = (),
+) -> list[Job]:
+    """One job for each seed and loss, after the checkout's seams were checked; arguments as on the command line.
 
     Raises:
         UserError: The checkout, its config, the data or an option is not as it must be.
     """
-    load_plugins(request.plugins)
-    repo = request.repo.resolve()
+    load_plugins(plugins)
+    repo = repo.resolve()
     toolbox = find_toolbox(repo)
-    args = _read_config(repo, toolbox, request.config)
+    args = _read_config(repo, toolbox, config)
     learner = toolbox.learner(args["model_name"])
     check_seams(repo, toolbox, learner)
-    if request.classifier not in CLASSIFIERS:
-        raise unknown_name("classifier", request.classifier, CLASSIFIERS)
-    losses = _losses(request.losses, learner)
-    sections = _sections(request.overrides, losses)
-    vit = _vit(sections["vit"], toolbox, request)
+    if classifier not in CLASSIFIERS:
+        raise unknown_name("classifier", classifier, CLASSIFIERS)
+    if losses and not learner.trains:
+        raise UserError(f"{learner.title} trains nothing, so it takes no loss; leave --loss {losses[0]} out")
+    names = list(losses) or ["tal"] * learner.trains
+    sections = _sections(settings, names)
+    vit = _parsed("vit", sections["vit"], VitShape)
     constants, changed = _apply(args, sections[""], module_numbers(repo, learner), toolbox)
-    options = {loss: _parsed(loss, sections[loss], LOSSES[loss]) for loss in losses}
-    for loss in losses:
-        build_loss(loss, **options[loss])  # refuses wrong options now, not after the data were read
-    weights = _weights(request, toolbox)
+    loss_records = [_loss(name, sections[name]) for name in names] or [LossRecord(NO_LOSS, "no loss")]
+    weights = _weights(weights, vit, toolbox, args, dataset)
     data_options = _parsed("data", sections["data"], DataConfig)
-    data, data_record = _data(request, data_options, toolbox, args)
+    data, data_record = _data(dataset, data_root, data_options, toolbox, args)
     _check_counts(data, learner)
-    if request.dataset:
-        card = CARDS[request.dataset]
-        changed |= _differences(data_options, {**vars(card), "split_seed": card.seed})
-    record = {
-        "engine": EngineRecord(toolbox.engine, toolbox.title, {"classifier": request.classifier, "vit": vit}),
-        "method": _method(args, learner, constants),
-        "data": data_record,
-        "backbone": _backbone(args, toolbox, weights, vit),
+    if dataset:
+        changed |= _differences(data_options, {**vars(CARDS[dataset]), "split_seed": CARDS[dataset].seed})
+    method = _method(args, learner, constants)
+    shared = {
+        "engine": asdict(EngineRecord(toolbox.engine, toolbox.title, {"classifier": classifier, "vit": vit})),
+        "method": asdict(method),
+        "data": asdict(data_record),
+        "backbone": asdict(_backbone(args, toolbox, weights, vit)),
         "stream": _stream(args, toolbox, data),
-        "changed": changed,
-        "notes": _notes(toolbox, learner, request, vit),
     }
-    shared = Job(
-        str(repo), "", args, {}, constants, data, str(request.data_root.resolve()), _devices(request.device),
-        request.workers, weights, vit, request.classifier, list(absolute(request.plugins)),
-    )  # fmt: skip
-    chosen = [_loss(loss, options.get(loss, {})) for loss in losses or [NO_LOSS]]
-    return [
-        _job(shared, {**record, "loss": loss, "seed": seed}, request.output.resolve())
-        for seed in _seeds(list(request.seeds) or args["seed"])
-        for loss in chosen
-    ]
-
-
-def _job(shared: Job, record: dict[str, Any], output: Path) -> Job:
-    """The job of one record, in a directory that is named after all that shapes its result."""
-    made = {name: asdict(part) for name, part in record.items() if is_dataclass(part) and not isinstance(part, type)}
-    plain = {**record, **made}
-    loss = record["loss"]
-    if loss.name != NO_LOSS:
-        plain["changed"] = {**plain["changed"], **_differences(loss.options, defaults_of(LOSSES[loss.name]))}
-    identity = {name: part for name, part in plain.items() if name not in ("notes", "changed")}
-    identity["tasks"] = [shared.args["init_cls"], shared.args["increment"]]
-    name = f"{record['data'].name}-{record['method'].name}-{loss.name}-s{record['seed']}-{short_hash(identity)}"
-    return replace(shared, run_dir=str(output / name), record=plain)
+    notes = _notes(toolbox, learner, classifier, weights, vit)
+    job = Job(str(repo), "", args, {}, constants, data, str(data_root.resolve()), _devices(device), workers, weights,
+              vit, classifier, absolute(plugins))  # fmt: skip
+    jobs = []
+    for seed, loss in product(_seeds(list(seeds) or args["seed"]), loss_records):
+        record = {**shared, "loss": asdict(loss), "seed": seed}
+        identity = {**record, "tasks": [args["init_cls"], args["increment"]]}
+        run_dir = output.resolve() / run_name(data_record, method, loss, seed, identity)
+        usual = {} if loss.name == NO_LOSS else defaults_of(LOSSES[loss.name])
+        record |= {"changed": {**changed, **_differences(loss.options, usual)}, "notes": notes}
+        jobs.append(replace(job, run_dir=str(run_dir), record=record))
+    return jobs
 
 
 def _differences(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     return {name: [value, usual.get(name)] for name, value in values.items() if value != usual.get(name)}
 
 
-def _losses(asked: Sequence[str], learner: LearnerSites) -> list[str]:
-    """The losses to run with; a learner that trains nothing takes none."""
-    if not learner.trains and asked:
-        raise UserError(f"{learner.title} trains nothing, so it takes no loss; leave --loss {asked[0]} out")
-    return list(asked or (["tal"] if learner.trains else []))
-
-
-def _loss(name: str, options: dict[str, Any]) -> LossRecord:
-    if name == NO_LOSS:
-        return LossRecord(NO_LOSS, "no loss")
-    return LossRecord(name, LOSSES[name].title, {**defaults_of(LOSSES[name]), **options})
+def _loss(name: str, given: Mapping[str, str]) -> LossRecord:
+    options = {**defaults_of(LOSSES[name]), **_parsed(name, given, LOSSES[name])}
+    build_loss(name, **options)  # refuses options that do not go together
+    return LossRecord(name, LOSSES[name].title, options)
 
 
 def _read_config(repo: Path, toolbox: Toolbox, config: str) -> dict[str, Any]:
@@ -165,10 +142,10 @@ def _read_config(repo: Path, toolbox: Toolbox, config: str) -> dict[str, Any]:
     return args
 
 
-def _sections(overrides: Sequence[str], losses: Sequence[str]) -> dict[str, dict[str, str]]:
+def _sections(settings: Sequence[str], losses: Sequence[str]) -> dict[str, dict[str, str]]:
     """`key=value` sorted by section: `data.`, `vit.`, a loss's name, or none for the checkout's own settings."""
     found: dict[str, dict[str, str]] = {"": {}, "data": {}, "vit": {}, **{loss: {} for loss in losses}}
-    for key, text in parse_items(overrides, aliases={}).items():
+    for key, text in parse_items(settings, aliases={}).items():
         section, _, name = key.rpartition(".")
         if section not in found:
             raise unknown_name(f"section in {key!r}", section, [name for name in found if name])
@@ -198,18 +175,14 @@ def _apply(
         if name not in args and name not in numbers:
             raise unknown_name(f"setting of {toolbox.title}'s {args['model_name']}", name, {*args, *numbers})
         before = args[name] if name in args else numbers[name]
-        if _is_number(before) and not _is_number(value):
+        if type(before) in (int, float) and type(value) not in (int, float):
             raise UserError(f"{name} must be a number, got {value!r}")
         (args if name in args else constants)[name] = value
-        changed |= {name: [value, before]} if value != before else {}
+        changed |= _differences({name: value}, {name: before})
     for name in ("init_cls", "increment"):
         if not isinstance(args[name], int) or args[name] < 1:
             raise UserError(f"{name} must be a whole number of at least 1, got {args[name]!r}")
     return constants, changed
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _read_value(text: str) -> Any:
@@ -229,8 +202,7 @@ def _method(args: dict[str, Any], learner: LearnerSites, constants: dict[str, An
 
 def _backbone(args: dict[str, Any], toolbox: Toolbox, weights: str | None, vit: dict[str, Any]) -> BackboneRecord:
     name = args.get("backbone_type") or args.get("convnet_type") or "unknown"
-    downloads = toolbox is LAMDA_PILOT and args.get("pretrained") is not False
-    source = weights or ("hub" if downloads else "random")
+    source = weights or ("hub" if toolbox is LAMDA_PILOT else "random")
     return BackboneRecord(str(name), file_fingerprint(source), vit.get("img_size"))
 
 
@@ -244,69 +216,57 @@ def _stream(args: dict[str, Any], toolbox: Toolbox, data: Data | None) -> dict[s
 
 
 def _data(
-    request: Request, given: Mapping[str, Any], toolbox: Toolbox, args: dict[str, Any]
+    dataset: str | None, data_root: Path, options: Mapping[str, Any], toolbox: Toolbox, args: dict[str, Any]
 ) -> tuple[Data | None, DataRecord]:
-    if request.dataset is None:
-        if given:
-            raise UserError(f"data.{next(iter(given))} needs one of our datasets (--dataset)")
+    if dataset is None:
+        if options:
+            raise UserError(f"data.{next(iter(options))} needs one of our datasets (--dataset)")
         return None, DataRecord(args["dataset"], args["dataset"])
-    found = prepare(request.dataset, request.data_root, **given)
+    found = prepare(dataset, data_root, **options)
     if args["init_cls"] > len(found.class_names):
         raise UserError(f"init_cls must be at most {len(found.class_names)} classes, got {args['init_cls']}")
     if toolbox is LAMDA_PILOT:
         # As the checkout treats the balanced originals: ImageNet-R has transforms of its own with CODA-Prompt.
-        alias, template = request.dataset, "imagenetr" if request.dataset == "imagenetr_lt" else "cub"
+        alias, template = dataset, "imagenetr" if dataset == "imagenetr_lt" else "cub"
     else:
         # PyCIL's networks look for "cifar" or "imagenet" in the name.
-        alias, template = f"{request.dataset}-{args['dataset']}", args["dataset"]
-    splits = {
-        split: [(path, int(label)) for path, label in zip(part["path"], part["label"], strict=True)]
-        for split in ("train", "test")
-        for part in [found.frame[found.frame["split"] == split]]
-    }
+        alias, template = f"{dataset}-{args['dataset']}", args["dataset"]
+    frame = found.frame
+    train, test = (frame.loc[frame["split"] == split, ["path", "label"]].values.tolist() for split in ("train", "test"))
     root = str(Path(found.root).resolve())
     record = DataRecord(found.name, found.title, found.checksum, found.law)
-    return Data(root, alias, template, list(found.class_names), **splits), record
+    return Data(root, alias, template, list(found.class_names), train, test), record
 
 
 def _check_counts(data: Data | None, learner: LearnerSites) -> None:
     """Learners that take a covariance of each class cannot have classes of one image."""
-    if data is not None and min(Counter(data.labels("train")).values()) < learner.least:
+    if data is not None and min(Counter(label for _, label in data.train).values()) < learner.least:
         raise UserError(
             f"{learner.title} takes a covariance of every class, which needs {learner.least} training images; "
             f"set data.n_min={learner.least}"
         )
 
 
-def _vit(given: Mapping[str, str], toolbox: Toolbox, request: Request) -> dict[str, Any]:
-    shape = _parsed("vit", given, VitShape)
-    if shape and toolbox is not LAMDA_PILOT:
-        raise UserError(f"vit.{next(iter(shape))}: {toolbox.title}'s learners have no ViT")
-    if shape and request.weights is None:
+def _weights(
+    given: str | None, vit: Mapping[str, Any], toolbox: Toolbox, args: dict[str, Any], dataset: str | None
+) -> str | None:
+    """The ViT's weights: a file, "random", or None for the checkout's own download."""
+    if given is None and args.get("pretrained") is False:
+        given = "random"
+    if (vit or given) and toolbox is not LAMDA_PILOT:
+        raise UserError(f"--weights and vit.… are for LAMDA-PILOT's ViT; {toolbox.title}'s networks start from nothing")
+    if vit and given is None:
         raise UserError("another shape of the ViT needs weights of that shape: give --weights FILE or random")
-    if "img_size" in shape and request.dataset is None:
+    if "img_size" in vit and dataset is None:
         raise UserError("vit.img_size needs one of our datasets (--dataset): the checkout's own are of 224 pixels")
-    return shape
-
-
-def _weights(request: Request, toolbox: Toolbox) -> str | None:
-    if request.weights in (None, "random"):
-        return request.weights
-    path = Path(request.weights)
-    if toolbox is not LAMDA_PILOT:
-        raise UserError(f"--weights is for LAMDA-PILOT's ViT; {toolbox.title}'s networks start from nothing")
-    if path.suffix not in SUFFIXES or not path.is_file():
-        raise UserError(f"weights must be 'random' or a {', '.join(SUFFIXES)} file that exists, got {path}")
-    return str(path.resolve())
+    return given if given in (None, "random") else str(weights_file(given).resolve())
 
 
 def _devices(device: str | None) -> list[int | str] | None:
     if device is None:
         return None
-    if device == "cpu":
-        return [-1]
     try:
-        return [int(part) for part in device.split(",")]
+        return [-1] if device == "cpu" else [int(part) for part in device.split(",")]
     except ValueError as error:
         raise UserError(f"device must be cpu or GPU numbers such as 0 or 0,1, got {device!r}") from error
 
@@ -321,12 +281,12 @@ def _seeds(given: Any) -> list[int]:
     return seeds
 
 
-def _notes(toolbox: Toolbox, learner: LearnerSites, request: Request, vit: dict[str, Any]) -> list[str]:
+def _notes(toolbox: Toolbox, learner: LearnerSites, classifier: str, weights: str | None, vit: dict) -> list[str]:
     notes = [f"Run by {toolbox.title}'s own code; only the loss, the data and the record are ours."]
     if learner.growing:
-        whose = "nearest class mean" if request.classifier == "nme" else "trained classifier"
+        whose = "nearest class mean" if classifier == "nme" else "trained classifier"
         notes.append(f"Predictions are those of the {whose}.")
-    if request.weights == "random" and toolbox is LAMDA_PILOT:
+    if weights == "random":
         notes.append("A trial with random ViT weights: the figures say nothing about the methods.")
     if vit:
         shape = ", ".join(f"{name} {value}" for name, value in vit.items())

@@ -34,7 +34,7 @@ class LongTailedSource:
         from torchvision import transforms
 
         # Sources made for CIFAR expect images of 32 × 32 pixels; ours come in any size.
-        small = _is_small(data.template)
+        small = data.template.startswith("cifar") and "224" not in data.template
         before = [transforms.Resize((CIFAR_SIDE, CIFAR_SIDE))] if small else []
         after = [transforms.Resize((side, side), antialias=True)] if side != VIT_SIDE else []
         shrink = 1.0 if small else side / VIT_SIDE
@@ -46,8 +46,12 @@ class LongTailedSource:
 
     def download_data(self) -> None:
         """Sets paths and labels; the images are on the disk already."""
-        self.train_data, self.train_targets = _arrays(self._data.absolute("train"), self._data.labels("train"))
-        self.test_data, self.test_targets = _arrays(self._data.absolute("test"), self._data.labels("test"))
+        self.train_data, self.train_targets = self._arrays(self._data.train)
+        self.test_data, self.test_targets = self._arrays(self._data.test)
+
+    def _arrays(self, split: list[tuple[str, int]]) -> tuple[np.ndarray, np.ndarray]:
+        paths, labels = zip(*split, strict=True)
+        return np.array([str(Path(self._data.root) / path) for path in paths]), np.array(labels, dtype=np.int64)
 
 
 def register_source(patches: Patches, data_manager: ModuleType, data: Data, side: int = VIT_SIDE) -> None:
@@ -100,11 +104,3 @@ def _shrunk(transform: Any, factor: float) -> Any:
     shrunk = copy.copy(transform)
     shrunk.size = int(size * factor) if isinstance(size, int) else type(size)(int(side * factor) for side in size)
     return shrunk
-
-
-def _is_small(template: str) -> bool:
-    return template.startswith("cifar") and "224" not in template
-
-
-def _arrays(paths: list[str], labels: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(paths), np.array(labels, dtype=np.int64)

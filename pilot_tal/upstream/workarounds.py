@@ -1,6 +1,7 @@
 """Workarounds for what the toolboxes cannot do on a CPU, offline or with small classes, one function each.
 
-A workaround is applied only where it is needed; the log then shows its docstring.
+A workaround patches modules and classes of the checkout before the learner is built, only where it is needed; the log
+then shows its docstring.
 """
 
 import importlib
@@ -21,14 +22,12 @@ from pilot_tal.upstream.source import load_vit_weights
 from pilot_tal.upstream.swap import Patches
 
 FULL_WORKERS = 8  # what most of the originals ask for
-VIT_WIDTH = 768
 TOP_K = 5
 LEAST_FISHER = 1e-30  # of gradients of 1e-15: nothing beside any other, and far enough from where float32 ends
 # Classes of ViTs, as the checkout and timm call them.
 _VITS = ("VisionTransformer", "Generalized_Vit", "Specialized_Vit", "VPT_ViT")
 # Those that split the weights of timm's attention into queries, keys and values.
 _SPLITTING = ("backbone.vit_adapter", "backbone.vit_ease", "backbone.vit_mos")
-_HEED_PRETRAINED = ("l2p", "dualprompt", "coda_prompt")
 
 
 @dataclass
@@ -38,67 +37,61 @@ class Context:
     job: Job
     learner: LearnerSites
     patches: Patches
-    modules: dict[str, ModuleType]
+    modules: dict[str, Any]
     on_cpu: bool
 
     @property
-    def name(self) -> str:
-        """The learner's name."""
-        return self.job.method
-
-    @property
-    def own(self) -> ModuleType:
+    def own(self) -> Any:
         """The module of the learner."""
         return self.modules[self.learner.module]
 
     @property
-    def base(self) -> ModuleType:
+    def kind(self) -> Any:
+        """The class of the learner."""
+        return getattr(self.own, self.learner.cls)
+
+    @property
+    def base(self) -> Any:
         """The module that all learners share."""
         return self.modules["models.base"]
 
     @property
-    def vit(self) -> ModuleType | None:
-        """The module that builds the learner's ViT, if it has one."""
+    def vit(self) -> Any:
+        """The module that builds the learner's ViT; None for a learner without one."""
         kind = self.job.args.get("backbone_type")
         return None if kind is None else self.modules[vit_module(kind)]
 
 
 Needed = Callable[[Context], bool]
-BEFORE: dict[str, tuple[Needed, Callable[[Context], None]]] = {}
-ON_LEARNER: dict[str, tuple[Needed, Callable[[Context, Any], None]]] = {}
+WORKAROUNDS: dict[str, tuple[Needed, Callable[[Context], None]]] = {}
 
 
-def _register(registry: dict, needed: Needed):
-    def add(function: Callable) -> Callable:
-        registry[function.__name__] = (needed, function)
+def _where(needed: Needed) -> Callable[[Callable[[Context], None]], Callable[[Context], None]]:
+    def register(function: Callable[[Context], None]) -> Callable[[Context], None]:
+        WORKAROUNDS[function.__name__] = (needed, function)
         return function
 
-    return add
+    return register
 
 
-def apply_before(context: Context) -> list[str]:
-    """Applies what is needed before the learner is built; returns the lines of the log."""
-    return [_log(function, function(context)) for needed, function in BEFORE.values() if needed(context)]
-
-
-def apply_on_learner(context: Context, learner: Any) -> list[str]:
-    """Applies what is needed once the learner is built; returns the lines of the log."""
-    return [_log(function, function(context, learner)) for needed, function in ON_LEARNER.values() if needed(context)]
-
-
-def _log(function: Callable, _: None) -> str:
-    line = f"workaround {function.__name__}: {str(function.__doc__).splitlines()[0]}"
-    logging.getLogger("pilot_tal").warning(line)
-    return line
+def apply_workarounds(context: Context) -> list[str]:
+    """Applies what is needed; returns the lines of the log."""
+    lines = []
+    for name, (needed, function) in WORKAROUNDS.items():
+        if needed(context):
+            function(context)
+            lines.append(f"workaround {name}: {str(function.__doc__).splitlines()[0]}")
+            logging.getLogger("pilot_tal").warning(lines[-1])
+    return lines
 
 
 def chosen_workers(job: Job) -> int | None:
-    """Loader processes: the job's, else the machine's cores where they are fewer than the originals ask for."""
+    """Loader processes: the job's, else the number of cores where it is below what the originals ask for."""
     cores = os.cpu_count() or 1
     return job.workers if job.workers is not None else (cores if cores < FULL_WORKERS else None)
 
 
-@_register(BEFORE, lambda c: chosen_workers(c.job) is not None)
+@_where(lambda c: chosen_workers(c.job) is not None)
 def fewer_workers(context: Context) -> None:
     """the number of loader processes is written into the code; ours is used instead."""
     for module in (context.base, context.own):
@@ -113,7 +106,7 @@ def fewer_workers(context: Context) -> None:
         context.patches.set(module, "DataLoader", loader)
 
 
-@_register(BEFORE, lambda c: c.name == "coda_prompt")
+@_where(lambda c: c.job.method == "coda_prompt")
 def keep_small_task(context: Context) -> None:
     """CODA-Prompt drops the last batch: a task smaller than one batch would not be trained at all."""
     original = context.own.DataLoader
@@ -125,11 +118,10 @@ def keep_small_task(context: Context) -> None:
     context.patches.set(context.own, "DataLoader", loader)
 
 
-@_register(BEFORE, lambda c: c.name == "coda_prompt" and c.on_cpu)
+@_where(lambda c: c.job.method == "coda_prompt" and c.on_cpu)
 def coda_leaf(context: Context) -> None:
     """CODA-Prompt adds in place to a leaf tensor, which only a copy to a GPU allows; the CPU gets a copy too."""
-    vit: Any = context.vit
-    context.patches.set(vit, "torch", _CopiedLeaves(vit.torch))
+    context.patches.set(context.vit, "torch", _CopiedLeaves(context.vit.torch))
 
 
 class _CopiedLeaves:
@@ -146,19 +138,14 @@ class _CopiedLeaves:
         return tensor.clone() if tensor.requires_grad else tensor
 
 
-@_register(BEFORE, lambda c: c.name == "coda_prompt" and c.job.args.get("tuned_epoch") == 1)
+@_where(lambda c: c.job.method == "coda_prompt" and c.job.args.get("tuned_epoch") == 1)
 def coda_one_epoch(context: Context) -> None:
     """CODA-Prompt's schedule divides by zero with one epoch; its first learning rate is kept."""
     original = context.own.CosineSchedule
     context.patches.set(context.own, "CosineSchedule", lambda optimizer, K: original(optimizer, K=max(K, 2)))
 
 
-def _wants_no_download(context: Context) -> bool:
-    ignored = context.name not in _HEED_PRETRAINED and context.job.args.get("pretrained") is False
-    return context.vit is not None and (context.job.weights is not None or ignored)
-
-
-@_register(BEFORE, _wants_no_download)
+@_where(lambda c: c.vit is not None and c.job.weights is not None)
 def no_download(context: Context) -> None:
     """the ViT's weights are not downloaded; they come from the given file, or stay random."""
     import timm
@@ -168,14 +155,18 @@ def no_download(context: Context) -> None:
     def create(name: str, *args: Any, **kwargs: Any) -> Any:
         model = original(name, *args[1:], **{**kwargs, "pretrained": False})
         if weights not in (None, "random"):
-            for part in model if isinstance(model, tuple) else (model,):  # MEMO's ViT comes in two parts
+            for part in _parts(model):
                 load_vit_weights(part, weights)
         return model
 
     context.patches.set(timm, "create_model", create)
 
 
-@_register(BEFORE, lambda c: bool(c.job.vit))
+def _parts(model: Any) -> tuple[Any, ...]:
+    return model if isinstance(model, tuple) else (model,)  # MEMO's ViT comes in two parts
+
+
+@_where(lambda c: bool(c.job.vit))
 def other_vit(context: Context) -> None:
     """the shape of the ViT is written into the code; it is changed for this trial."""
     import timm.models.vision_transformer as timm_vit
@@ -192,7 +183,55 @@ def _reshaped(build: Callable, shape: dict[str, Any], *args: Any, **kwargs: Any)
     return build(*args, **{**kwargs, **shape})
 
 
-@_register(BEFORE, lambda c: c.name == "dgr" and c.on_cpu)
+@_where(lambda c: "embed_dim" in c.job.vit)
+def other_width(context: Context) -> None:
+    """the width 768 is written beside every ViT; the width of this trial takes its place."""
+    import timm
+
+    width, patches = context.job.vit["embed_dim"], context.patches
+    nets, linears = (importlib.import_module(name) for name in ("utils.inc_net", "backbone.linears"))
+    get, create, build = nets.get_backbone, timm.create_model, context.kind.__init__
+
+    def get_backbone(*args: Any, **kwargs: Any) -> Any:
+        backbone = get(*args, **kwargs)
+        for part in _parts(backbone):
+            part.out_dim = width
+        return backbone
+
+    def create_split(*args: Any, **kwargs: Any) -> Any:
+        model = create(*args, **kwargs)
+        state = model.state_dict
+        model.state_dict = lambda *a, **k: _split_attention(state(*a, **k))
+        return model
+
+    def build_narrow(learner: Any, args: Any) -> None:
+        build(learner, args)
+        network = learner._network
+        if getattr(network, "backbone", None) is not None:  # LAE and MOS set its width again
+            network.backbone.out_dim = width
+        if context.job.method == "coda_prompt":
+            network.fc = type(network.fc)(width, network.fc.out_features)
+            tasks = network.prompt.n_tasks
+            network.prompt = type(network.prompt)(width, tasks, args["prompt_param"], key_dim=width)
+
+    patches.set(nets, "get_backbone", get_backbone)
+    reweight = linears.EaseCosineLinear.forward_reweight
+    patches.set(linears.EaseCosineLinear, "forward_reweight", partialmethod(reweight, out_dim=width))
+    if context.vit.__name__ in _SPLITTING:
+        patches.set(timm, "create_model", create_split)
+    patches.set(context.kind, "__init__", build_narrow)
+
+
+def _split_attention(state: dict[str, Any]) -> dict[str, Any]:
+    """A ViT's tensors with queries, keys and values apart, which the originals split at a width of 768."""
+    split: dict[str, Any] = {}
+    for name, tensor in state.items():
+        parts = zip("qkv", tensor.chunk(3), strict=True) if ".qkv." in name else [("", tensor)]
+        split |= {name.replace("qkv", f"{letter}_proj") if letter else name: part for letter, part in parts}
+    return split
+
+
+@_where(lambda c: c.job.method == "dgr" and c.on_cpu)
 def cuda_on_cpu(context: Context) -> None:
     """DGR moves its prior to the GPU whatever the device; on a CPU it stays where it is."""
     import torch
@@ -200,7 +239,7 @@ def cuda_on_cpu(context: Context) -> None:
     context.patches.set(torch.Tensor, "cuda", lambda tensor: tensor)
 
 
-@_register(BEFORE, lambda c: c.name == "fecam")
+@_where(lambda c: c.job.method == "fecam")
 def fecam_inverse(context: Context) -> None:
     """FeCAM's pseudo-inverse may not converge where few images make a matrix near the identity; float64 helps."""
     import torch
@@ -217,122 +256,68 @@ def fecam_inverse(context: Context) -> None:
     context.patches.set(torch.linalg, "pinv", inverse)
 
 
-@_register(BEFORE, lambda c: "embed_dim" in c.job.vit and getattr(c.vit, "__name__", "") in _SPLITTING)
-def split_width(context: Context) -> None:
-    """the ViT's attention weights are split at a width of 768; they are split at the width of this trial."""
-    import timm
-
-    original = timm.create_model
-
-    def create(*args: Any, **kwargs: Any) -> Any:
-        model = original(*args, **kwargs)
-        state = model.state_dict
-        model.state_dict = lambda *a, **k: _split_attention(state(*a, **k))
-        return model
-
-    context.patches.set(timm, "create_model", create)
-
-
-def _split_attention(state: dict[str, Any]) -> dict[str, Any]:
-    """A ViT's tensors with queries, keys and values apart."""
-    split: dict[str, Any] = {}
-    for name, tensor in state.items():
-        parts = zip("qkv", tensor.chunk(3), strict=True) if ".qkv." in name else [("", tensor)]
-        split |= {name.replace("qkv", f"{letter}_proj") if letter else name: part for letter, part in parts}
-    return split
-
-
-@_register(BEFORE, lambda c: "embed_dim" in c.job.vit)
-def backbone_width(context: Context) -> None:
-    """the width 768 is written beside every ViT; the width of this trial takes its place."""
-    nets, linears = (importlib.import_module(name) for name in ("utils.inc_net", "backbone.linears"))
-    width, get, ease = context.job.vit["embed_dim"], nets.get_backbone, linears.EaseCosineLinear
-
-    def get_backbone(*args: Any, **kwargs: Any) -> Any:
-        backbone = get(*args, **kwargs)
-        backbone.out_dim = width
-        return backbone
-
-    context.patches.set(nets, "get_backbone", get_backbone)
-    context.patches.set(ease, "forward_reweight", partialmethod(ease.forward_reweight, out_dim=width))
-
-
-@_register(ON_LEARNER, lambda c: "embed_dim" in c.job.vit)
-def other_width(context: Context, learner: Any) -> None:
-    """some networks assume a ViT of width 768; they get the width of this trial."""
-    network, width = learner._network, context.job.vit["embed_dim"]
-    backbone = getattr(network, "backbone", None)
-    if getattr(backbone, "out_dim", None) == VIT_WIDTH:
-        context.patches.set(backbone, "out_dim", width)
-    if context.name == "coda_prompt":
-        prompt = network.prompt
-        network.fc = type(network.fc)(width, network.fc.out_features)
-        network.prompt = type(prompt)(width, prompt.n_tasks, context.job.args["prompt_param"], key_dim=width)
-
-
-@_register(ON_LEARNER, lambda c: c.job.args["init_cls"] < TOP_K)
-def few_classes(context: Context, learner: Any) -> None:
+@_where(lambda c: c.job.args["init_cls"] < TOP_K)
+def few_classes(context: Context) -> None:
     """the best five classes are asked for when fewer have been seen; as many as there are take their place."""
-    train, evaluate = learner.incremental_train, learner._evaluate
+    train, evaluate = context.kind.incremental_train, context.kind._evaluate
 
-    def limited(data_manager: Any) -> Any:
+    def limited(learner: Any, data_manager: Any) -> Any:
         seen = learner._known_classes + data_manager.get_task_size(learner._cur_task + 1)
         learner.topk = min(TOP_K, seen)
-        return train(data_manager)
+        return train(learner, data_manager)
 
-    def with_top5(*args: Any) -> dict[str, Any]:
-        result = evaluate(*args)
+    def with_top5(learner: Any, *args: Any) -> dict[str, Any]:
+        result = evaluate(learner, *args)
         result.setdefault(f"top{TOP_K}", result[f"top{learner.topk}"])
         return result
 
-    context.patches.set(learner, "incremental_train", limited)
-    context.patches.set(learner, "_evaluate", with_top5)
+    context.patches.set(context.kind, "incremental_train", limited)
+    context.patches.set(context.kind, "_evaluate", with_top5)
 
 
 def _replays(context: Context) -> bool:
     return context.job.data is not None and context.learner.growing
 
 
-@_register(ON_LEARNER, _replays)
-def few_exemplars(context: Context, learner: Any) -> None:
+@_where(_replays)
+def few_exemplars(context: Context) -> None:
     """a class with fewer images than exemplars stops the choice of exemplars; it gives all the images it has."""
     for name in ("_construct_exemplar", "_construct_exemplar_unified"):
-        if name in vars(type(learner)):
-            continue  # MEMO's own choice stops by itself when a class is used up
-        original = getattr(learner, name)
+        original = getattr(context.kind, name)
 
-        def limited(data_manager: Any, m: int, original: Callable = original) -> None:
+        def limited(learner: Any, data_manager: Any, m: int, original: Callable = original) -> None:
             counts = np.bincount(data_manager._train_targets)
             known, total = learner._known_classes, learner._total_classes
             if counts[known:total].min() >= m:
-                original(data_manager, m)
+                original(learner, data_manager, m)
                 return
             try:  # the original chooses for the classes from known to total: one at a time, each with its own m
                 for label in range(known, total):
                     learner._known_classes, learner._total_classes = label, label + 1
-                    original(data_manager, min(m, int(counts[label])))
+                    original(learner, data_manager, min(m, int(counts[label])))
             finally:
                 learner._known_classes, learner._total_classes = known, total
 
-        context.patches.set(learner, name, limited)
+        if name not in vars(context.kind):  # MEMO's own choice stops by itself when a class is used up
+            context.patches.set(context.kind, name, limited)
 
 
-@_register(ON_LEARNER, lambda c: c.name == "cofima")
-def cofima_average(context: Context, learner: Any) -> None:
+@_where(lambda c: c.job.method == "cofima")
+def cofima_average(context: Context) -> None:
     """CoFiMA divides zero by zero where two tasks have no gradient at all; there it takes the plain average."""
-    original = learner.getFisherDiagonal
+    original = context.kind.getFisherDiagonal
 
     def positive(*args: Any) -> dict[str, Any]:
         return {name: fisher.clamp(min=LEAST_FISHER) for name, fisher in original(*args).items()}
 
-    context.patches.set(learner, "getFisherDiagonal", positive)
+    context.patches.set(context.kind, "getFisherDiagonal", positive)
 
 
-@_register(ON_LEARNER, lambda c: c.name == "duct" and not hasattr(c.base.BaseLearner, "_compute_class_mean"))
-def duct_means(context: Context, learner: Any) -> None:
+@_where(lambda c: c.job.method == "duct" and not hasattr(c.base.BaseLearner, "_compute_class_mean"))
+def duct_means(context: Context) -> None:
     """the class means that DUCT asks for stand inside another method by mistake; they are computed here."""
 
-    def compute(data_manager: Any) -> None:
+    def compute(learner: Any, data_manager: Any) -> None:
         means = list(getattr(learner, "_class_means", []))
         for label in range(learner._known_classes, learner._total_classes):
             images = data_manager.get_dataset([label], source="train", mode="test")
@@ -340,31 +325,21 @@ def duct_means(context: Context, learner: Any) -> None:
             means.append(learner._extract_vectors(loader)[0].mean(axis=0, dtype=np.float64))
         learner._class_means = np.stack(means)
 
-    context.patches.set(learner, "_compute_class_mean", compute)
+    context.patches.set(context.kind, "_compute_class_mean", compute)
 
 
-@_register(ON_LEARNER, lambda c: c.name == "bic" and _replays(c))
-def small_validation(context: Context, learner: Any) -> None:
+@_where(lambda c: c.job.method == "bic" and _replays(c))
+def small_validation(context: Context) -> None:
     """BiC's validation set takes as many images of every class as the smallest can spare."""
-    train = learner.incremental_train
+    manager = context.modules["utils.data_manager"].DataManager
+    original = manager.get_dataset_with_split
 
-    def limited(data_manager: Any) -> Any:
-        if learner._cur_task < 0:  # about to begin the first task
-            _limit_validation(context.patches, data_manager)
-        return train(data_manager)
-
-    context.patches.set(learner, "incremental_train", limited)
-
-
-def _limit_validation(patches: Patches, data_manager: Any) -> None:
-    original = data_manager.get_dataset_with_split
-
-    def split(indices: Any, *args: Any, val_samples_per_class: int = 0, **kwargs: Any) -> Any:
+    def split(self: Any, indices: Any, *args: Any, val_samples_per_class: int = 0, **kwargs: Any) -> Any:
         memory = kwargs.get("appendent")
-        counts = np.bincount(data_manager._train_targets)[np.asarray(indices)]
+        counts = np.bincount(self._train_targets)[np.asarray(indices)]
         if memory is not None:
             counts = np.concatenate([counts, np.bincount(np.asarray(memory[1], dtype=np.int64))])
         spare = max(1, int(counts.min()) - 1)
-        return original(indices, *args, val_samples_per_class=min(val_samples_per_class, spare), **kwargs)
+        return original(self, indices, *args, val_samples_per_class=min(val_samples_per_class, spare), **kwargs)
 
-    patches.set(data_manager, "get_dataset_with_split", split)
+    context.patches.set(manager, "get_dataset_with_split", split)

@@ -13,47 +13,44 @@ from pilot_tal.record.step_log import StepLog
 from pilot_tal.record.writer import RunWriter
 from pilot_tal.schema import build
 from pilot_tal.upstream.job import Job
-from pilot_tal.upstream.supervision import Supervision
-from pilot_tal.upstream.swap import Patches
+from pilot_tal.upstream.swap import Patches, Supervision
 
 
 class RunRecorder:
-    """Follows one learner through its tasks and writes what our own engine would write."""
+    """Follows a learner through its tasks and writes what our own engine would write."""
 
     def __init__(self, job: Job, criterion: TaskLoss, environment: dict[str, Any], writer: RunWriter):
         self.job, self.criterion, self.environment, self.writer = job, criterion, environment, writer
         self.record: RunRecord | None = None
         self._log = StepLog(criterion)
 
-    def follow(self, patches: Patches, learner: Any, supervision: Supervision) -> None:
-        """Hooks into a learner: the start, and the predictions after each task."""
-        supervision.learner = learner
+    def follow(self, patches: Patches, kind: Any, supervision: Supervision) -> None:
+        """Hooks into the class of a learner: the start, and the predictions after each task."""
         name = f"_eval_{self.job.classifier}"
-        evaluate, eval_task, train = getattr(learner, name), learner.eval_task, learner.incremental_train
+        evaluate, eval_task, train = getattr(kind, name), kind.eval_task, kind.incremental_train
         kept: list[tuple[np.ndarray, np.ndarray]] = []
 
         def keep(*args: Any) -> tuple[np.ndarray, np.ndarray]:
-            result = evaluate(*args)
-            kept[:] = [result]
-            return result
+            kept[:] = [evaluate(*args)]
+            return kept[0]
 
-        def then_write(*args: Any, **kwargs: Any) -> Any:
+        def then_write(learner: Any, *args: Any, **kwargs: Any) -> Any:
             kept.clear()
-            result = eval_task(*args, **kwargs)
+            result = eval_task(learner, *args, **kwargs)
             if not kept:
                 raise UserError(f"{self.job.method} has no classifier {self.job.classifier!r}; use cnn")
             self.end_task(learner, kept[0][0][:, 0], kept[0][1])
             return result
 
-        def start_first(data_manager: Any, *args: Any, **kwargs: Any) -> Any:
+        def start_first(learner: Any, data_manager: Any) -> Any:
             if self.record is None:
-                supervision.num_tasks = data_manager.nb_tasks
+                supervision.learner, supervision.num_tasks = learner, data_manager.nb_tasks
                 self.start(data_manager)
-            return train(data_manager, *args, **kwargs)
+            return train(learner, data_manager)
 
-        patches.set(learner, name, keep)
-        patches.set(learner, "eval_task", then_write)
-        patches.set(learner, "incremental_train", start_first)
+        patches.set(kind, name, keep)
+        patches.set(kind, "eval_task", then_write)
+        patches.set(kind, "incremental_train", start_first)
 
     def start(self, data_manager: Any) -> None:
         """Writes what is run, now that the checkout has split the classes."""
@@ -80,12 +77,11 @@ class RunRecorder:
         task, dataset = learner._cur_task, learner.test_loader.dataset
         if not np.array_equal(np.asarray(dataset.labels), true):
             raise UserError("the checkout's test loader no longer keeps the order of its dataset")
-        record = self.record
-        assert record is not None  # written before the first task
+        assert self.record is not None  # written before the first task
         logs = {"steps": self._log.steps(), "states": self._log.states()}
         self.writer.write_task(task, self._image_names(dataset), true, pred, **logs)
         self._log = StepLog(self.criterion)
-        self.writer.commit(record, task + 1)
+        self.writer.commit(self.record, task + 1)
 
     def _image_names(self, dataset: Any) -> list[str]:
         if not dataset.use_path:

@@ -13,7 +13,6 @@ Batches have a fixed order and adapters no dropout, because verification draws n
 
 import argparse
 import contextlib
-import importlib
 import io
 import json
 import logging
@@ -358,26 +357,25 @@ def run_original(name: str, checkout: Path, folder: Path, args: dict[str, Any], 
     from pilot_tal.upstream.seams import check_seams
     from pilot_tal.upstream.sites import LAMDA_PILOT
     from pilot_tal.upstream.swap import Patches, swap
-    from pilot_tal.upstream.workarounds import Context, apply_before, apply_on_learner
+    from pilot_tal.upstream.workarounds import Context, apply_workarounds
 
     what = {"method": {"name": args["model_name"]}, "loss": {"name": loss}, "seed": SEEDS["learner"]}
     job = Job(str(checkout), str(folder), args, what, weights=str(folder / "vit.pth"), vit=vit_shape(depth),
               device=[-1], workers=0)  # fmt: skip
     sites = LAMDA_PILOT.learner(args["model_name"])
     recorder = Recorder(loss)
-    with Patches() as patches, driver._opened(checkout), contextlib.redirect_stdout(io.StringIO()), \
+    with Patches() as patches, driver.opened(checkout), contextlib.redirect_stdout(io.StringIO()), \
             contextlib.redirect_stderr(io.StringIO()):  # fmt: skip
-        modules = {n: importlib.import_module(n) for n in driver._module_names(job, sites)}
+        modules = driver.import_modules(job, sites)
         swap(patches, modules[sites.module], check_seams(checkout, LAMDA_PILOT, sites), recorder)
         context = Context(job, sites, patches, modules, on_cpu=True)
         if name.endswith("_fixed"):
             merge_once(patches, context.vit)
-        apply_before(context)
+        apply_workarounds(context)
         patches.set(modules[sites.module], "DataLoader", lambda dataset, *_, **__: dataset)
         torch.manual_seed(SEEDS["learner"])
         classes = {"nb_classes": STREAM["tasks"] * STREAM["per"], "nb_tasks": STREAM["tasks"]}
         learner = modules[sites.module].Learner({**args, **classes, "device": [torch.device("cpu")]})
-        apply_on_learner(context, learner)
         patches.callback(os.chdir, os.getcwd())
         os.chdir(folder)  # FeCAM writes a checkpoint
         return run_tasks(learner, recorder, stream, sites.columns == "masked")

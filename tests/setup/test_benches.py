@@ -16,17 +16,17 @@ OVERHEAD = ["--rounds", "1", "--method", "lae", "--dataset", *FOLDER, "epochs=1"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "arguments", "closing"),
+    ("bench", "arguments", "closing"),
     [
-        ("bench_loss.py", ["--repeats", "1", "--calls", "1"], "largest ratio "),
-        ("bench_report.py", ["--runs", "2", "--groups", "1"], "2 runs in 1 groups: "),
-        ("bench_overhead.py", OVERHEAD, "overhead of TAL over a "),
+        ("loss", ["--rounds", "1", "--calls", "1"], "largest ratio "),
+        ("overhead", OVERHEAD, "overhead of TAL over a "),
+        ("report", ["--runs", "2", "--groups", "1"], "2 runs in 1 groups: "),
     ],
 )
-def test_benchmark_prints_its_figure_last(script, arguments, closing, tmp_path):
+def test_benchmark_prints_its_figure_last(bench, arguments, closing, tmp_path):
     images = [f"data_root={make_images(tmp_path / 'photos')}"] if "folder_lt" in arguments else []
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, str(ROOT / "scripts" / script), *arguments, *images]
+    words = [sys.executable, str(ROOT / "scripts/bench.py"), bench, *arguments, *images]
     done = subprocess.run(
         words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -42,29 +42,30 @@ def main(job_file: str, folder: str, direction: str) -> None:
         found = network.load_state_dict(kept, strict=False)
         assert not found.unexpected_keys, found.unexpected_keys
 
-    def with_tensors(self: Any, patches: Any, learner: Any, supervision: Any) -> None:
-        follow(self, patches, learner, supervision)
-        train, end = learner.incremental_train, self.end_task
+    def with_tensors(self: Any, patches: Any, kind: Any, supervision: Any) -> None:
+        follow(self, patches, kind, supervision)
+        train, end = kind.incremental_train, self.end_task
 
-        def train_and_write(data_manager: Any) -> None:
-            train(data_manager)
+        def train_and_write(learner: Any, data_manager: Any) -> None:
+            train(learner, data_manager)
             state = {name: tensor.numpy() for name, tensor in learner._network.state_dict().items()}
             np.savez(files / f"task{learner._cur_task}.npz", **state)
 
-        def evaluate_twice(model: Any, pred: Any, true: Any) -> None:
-            end(model, pred, true)
-            np.save(
-                files / f"second{learner._cur_task}.npy", type(learner)._eval_cnn(learner, learner.test_loader)[0][:, 0]
-            )
+        def evaluate_twice(learner: Any, pred: Any, true: Any) -> None:
+            end(learner, pred, true)
+            np.save(files / f"second{learner._cur_task}.npy", kind._eval_cnn(learner, learner.test_loader)[0][:, 0])
+
+        def read(learner: Any, data_manager: Any) -> None:
+            prompt = getattr(learner._network, "prompt", None)
+            if prompt is not None:
+                prompt.process_task_count = lambda: setattr(prompt, "task_count", prompt.task_count + 1)
+            learner._train = lambda *_: read_in_place_of_training(learner)
+            train(learner, data_manager)
 
         if direction == "write":
-            learner.incremental_train, self.end_task = train_and_write, evaluate_twice
+            kind.incremental_train, self.end_task = train_and_write, evaluate_twice
         else:
-            if hasattr(learner._network, "prompt"):
-                learner._network.prompt.process_task_count = lambda: setattr(
-                    learner._network.prompt, "task_count", learner._network.prompt.task_count + 1
-                )
-            learner._train = lambda *_: read_in_place_of_training(learner)
+            kind.incremental_train = read
 
     writer.RunRecorder.follow = with_tensors
     driver.run(read_job(job_file))

@@ -22,7 +22,7 @@ from pilot_tal.config.grid import run_config
 from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.trainer import Trainer, load_shared
 from pilot_tal.record.run_dir import load_run
-from pilot_tal.upstream.plan import Request, make_jobs
+from pilot_tal.upstream.plan import make_jobs
 
 METHODS = {"l2p": 16, "dualprompt": 24, "coda_prompt": 16, "lae": 16, "mos": 16}
 """Methods and batch sizes; a first task must fill a batch of CODA-Prompt."""
@@ -88,9 +88,9 @@ def run_original(method: str, setup: Setup, folder: Path, direction: str):
     settings += {"lae": ("num_freeze_epochs=1",), "mos": ("crct_epochs=2",), "coda_prompt": ("shuffle=true",)}.get(
         method, ()
     )
-    request = Request(checkout("PILOT_TAL_PILOT"), f"exps/{method}.json", ["ce"], setup.dataset, (7,), setup.root,
-                      folder / direction, "cpu", 0, str(setup.weights), overrides=settings)  # fmt: skip
-    job = make_jobs(request)[0]
+    job = make_jobs(checkout("PILOT_TAL_PILOT"), f"exps/{method}.json", settings, losses=["ce"], dataset=setup.dataset,
+                    seeds=(7,), data_root=setup.root, output=folder / direction, device="cpu", workers=0,
+                    weights=str(setup.weights))[0]  # fmt: skip
     job.write()
     script = Path(__file__).with_name("cross_evaluate.py")
     done = subprocess.run([str(PYTHON), "-B", str(script), str(job.file), str(folder), direction],

@@ -18,16 +18,16 @@ from pilot_tal.record.states import run_states
 from pilot_tal.schema import defaults_of
 from pilot_tal.upstream import driver
 from pilot_tal.upstream.job import Job, read_job
-from pilot_tal.upstream.plan import Request, make_jobs
+from pilot_tal.upstream.plan import make_jobs
 from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL
 
 
 def run_jobs(repo, images, output, config, losses, *settings, **options):
     """Runs jobs in this process, whose timm is not the one LAMDA-PILOT needs: the stand-in needs none."""
-    request = Request(repo, config, losses, "folder_lt", (), images, output, workers=0,
-                      overrides=(*DATA_SETTINGS, *settings), **options)  # fmt: skip
+    jobs = make_jobs(repo, config, (*DATA_SETTINGS, *settings), losses=losses, dataset="folder_lt", data_root=images,
+                     output=output, workers=0, **options)  # fmt: skip
     runs = []
-    for job in make_jobs(request):
+    for job in jobs:
         job.write()
         driver.run(read_job(job.file))
         runs.append(load_run(job.run_dir))
@@ -112,8 +112,8 @@ def test_a_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images,
 
 
 def test_two_processes_do_not_share_a_run(pilot, images, tmp_path, any_environment):
-    request = Request(pilot, "exps/l2p.json", ["ce"], "folder_lt", (), images, tmp_path, overrides=DATA_SETTINGS)
-    job = make_jobs(request)[0]
+    job = make_jobs(pilot, "exps/l2p.json", DATA_SETTINGS, losses=["ce"], dataset="folder_lt", data_root=images,
+                    output=tmp_path)[0]  # fmt: skip
     with locked(Path(job.run_dir)), pytest.raises(UserError, match="another process is working in"):
         driver.run(job)
 
@@ -151,9 +151,8 @@ def test_a_dataset_of_the_checkouts_own(inside, pilot, images, tmp_path, any_env
     repo = shutil.copytree(pilot, tmp_path / "repo")
     data = shutil.copytree(images, repo / "data" if inside else tmp_path / "elsewhere")
     before = snapshot(repo)
-    request = Request(repo, "exps/l2p.json", ["tal"], None, (7,), data, tmp_path / "runs", workers=0,
-                      overrides=("dataset=own", "tuned_epoch=1"))  # fmt: skip
-    job = make_jobs(request)[0]
+    job = make_jobs(repo, "exps/l2p.json", ("dataset=own", "tuned_epoch=1"), losses=["tal"], seeds=(7,),
+                    data_root=data, output=tmp_path / "runs", workers=0)[0]  # fmt: skip
     job.write()
     driver.run(read_job(job.file))
     run = load_run(job.run_dir)

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES, build_loss
-from pilot_tal.upstream.seams import LocatedSite
 from pilot_tal.upstream.sites import COLUMNS, LAMDA_PILOT, PYCIL, LearnerSites, Site
-from pilot_tal.upstream.supervision import Supervision
-from pilot_tal.upstream.swap import Patches, swap
+from pilot_tal.upstream.swap import Patches, Supervision, swap
 
 SOURCE = """
 from torch.nn import functional as F
@@ -38,11 +36,10 @@ def module():
     return made
 
 
-def located(function: str, swapped: bool, first: int, last: int) -> LocatedSite:
-    return LocatedSite(Site(function, "z, y", swapped, ""), first, last)
-
-
-SITES = (located("Learner.train", True, 4, 4), located("Learner.align", False, 6, 9))
+SITES = (
+    (range(4, 5), Site("Learner.train", "F.cross_entropy(z, y)", "swapped", "")),
+    (range(6, 10), Site("Learner.align", "F.cross_entropy(z, y)", "stays", "")),
+)
 
 
 def test_swapped_and_kept_calls_are_distinguished_by_line(module):
@@ -86,7 +83,7 @@ def learner_at(task: int, known: int, total: int, labels, batches: int = 2) -> S
 def supervise(name, columns: str, learner, **options):
     steps = []
     criterion = build_loss(name, **options) if isinstance(name, str) else name
-    sites = LearnerSites("models/x.py", "X", "Learner", (), columns)
+    sites = LearnerSites("models/x.py", "X", (), columns)
     made = Supervision(criterion, sites, lambda task: 5 + task, lambda *step: steps.append(step))
     made.learner, made.num_tasks = learner, 3
     return made, steps
@@ -236,7 +233,7 @@ def test_every_learner_declares_columns_and_epochs():
     for toolbox in (LAMDA_PILOT, PYCIL):
         for learner in toolbox.learners.values():
             assert learner.columns in COLUMNS
-            assert all(learner.epochs) == learner.trains
+            assert bool(learner.epochs) == learner.trains
 
 
 def test_what_the_learner_gives_is_checked():

@@ -9,7 +9,7 @@ from helpers.cli import ROOT
 
 from pilot_tal.upstream.seams import check_seams
 from pilot_tal.upstream.sites import COLUMNS, LAMDA_PILOT, TOOLBOXES
-from pilot_tal.upstream.workarounds import BEFORE, ON_LEARNER
+from pilot_tal.upstream.workarounds import WORKAROUNDS
 
 PAGES = (ROOT / "docs/upstream.md", ROOT / "docs/development/upstream.md")
 PAGE = "".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -20,7 +20,7 @@ CHECKOUTS = {"lamda-pilot": "PILOT_TAL_PILOT", "pycil": "PILOT_TAL_PYCIL"}
 
 def test_every_call_site_is_in_the_table():
     expected = [
-        (name, learner.file, site.function, site.what, "swapped" if site.swap else "stays")
+        (name, learner.file, site.function, site.what, site.fate)
         for toolbox in TOOLBOXES
         for name, learner in toolbox.learners.items()
         for site in learner.sites
@@ -50,7 +50,7 @@ def test_no_cross_entropy_of_lamda_pilot_is_left_out():
 
 def test_every_workaround_is_in_the_table():
     table = PAGE[PAGE.index("## Workarounds") : PAGE.index("## What was tested")]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*BEFORE, *ON_LEARNER}
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*WORKAROUNDS}
 
 
 def test_tested_commits_are_named():
@@ -64,5 +64,5 @@ def test_lines_equal_those_of_a_real_checkout(toolbox):
         pytest.skip(f"needs a real checkout: set {name} (see docs/development/upstream.md)")
     lines = {(file, int(line)) for _, file, line, *_ in ROW.findall(PAGE)}
     for learner in toolbox.learners.values():
-        for located in check_seams(Path(os.environ[name]), toolbox, learner):
-            assert (learner.file, located.first_line) in lines
+        for span, _ in check_seams(Path(os.environ[name]), toolbox, learner):
+            assert (learner.file, span.start) in lines

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -22,19 +23,21 @@ from pilot_tal.upstream.swap import Patches
 DATA = Data("/images", "a", "cub", ["x", "y"], [("x/1.png", 0), ("y/2.png", 1)], [("x/3.png", 0)])
 
 
-def context(toolbox: Toolbox, method: str, on_cpu=True, args=None, **job) -> workarounds.Context:
+def context(toolbox: Toolbox, method: str, kind: type = object, on_cpu=True, args=None, **job) -> workarounds.Context:
+    """A context with empty modules; `kind` is the class of the learner."""
     vit = {"backbone_type": f"vit_base_patch16_224_{method}"} if toolbox is LAMDA_PILOT else {}
     args = {"init_cls": 10, **vit, **(args or {})}
     job = {"workers": 0, "data": DATA, **job}
     made = Job("repo", "run", args, {"method": {"name": method}, "loss": {"name": "ce"}, "seed": 1}, **job)
     learner = toolbox.learners[method]
-    names = ("models.base", learner.module, vit_module(args.get("backbone_type", "")))
-    return workarounds.Context(made, learner, Patches(), {name: ModuleType(name) for name in names}, on_cpu)
+    names = ("models.base", "utils.data_manager", learner.module, vit_module(args.get("backbone_type", "")))
+    modules = {name: ModuleType(name) for name in names}
+    setattr(modules[learner.module], learner.cls, kind)
+    return workarounds.Context(made, learner, Patches(), modules, on_cpu)
 
 
 def needed(made: workarounds.Context) -> set[str]:
-    both = {**workarounds.BEFORE, **workarounds.ON_LEARNER}
-    return {name for name, (test, _) in both.items() if test(made)}
+    return {name for name, (test, _) in workarounds.WORKAROUNDS.items() if test(made)}
 
 
 def test_only_needed_workarounds_are_active(monkeypatch):
@@ -42,12 +45,11 @@ def test_only_needed_workarounds_are_active(monkeypatch):
     assert needed(context(LAMDA_PILOT, "l2p", workers=None)) == set()
     assert needed(context(LAMDA_PILOT, "l2p", workers=2)) == {"fewer_workers"}
     assert needed(context(LAMDA_PILOT, "l2p", workers=None, args={"init_cls": 4})) == {"few_classes"}
-    assert needed(context(LAMDA_PILOT, "l2p", workers=None, args={"pretrained": False})) == set()
-    assert needed(context(LAMDA_PILOT, "mos", workers=None, args={"pretrained": False})) == {"no_download"}
+    assert needed(context(LAMDA_PILOT, "mos", workers=None, weights="random")) == {"no_download"}
     assert needed(context(LAMDA_PILOT, "coda_prompt", on_cpu=False, workers=None)) == {"keep_small_task"}
     coda = context(LAMDA_PILOT, "coda_prompt", workers=None, args={"tuned_epoch": 1})
     assert needed(coda) == {"keep_small_task", "coda_leaf", "coda_one_epoch"}
-    assert needed(context(LAMDA_PILOT, "ease", workers=None, args={"pretrained": False})) == {"no_download"}
+    assert needed(context(PYCIL, "icarl", workers=None, data=None, weights="random")) == set()
     assert needed(context(LAMDA_PILOT, "icarl", workers=None)) == {"few_exemplars"}
     assert needed(context(LAMDA_PILOT, "dgr", workers=None)) == {"few_exemplars", "cuda_on_cpu"}
     assert needed(context(LAMDA_PILOT, "dgr", on_cpu=False, workers=None)) == {"few_exemplars"}
@@ -64,7 +66,7 @@ def test_active_workarounds_are_logged(caplog):
     for module in made.modules.values():
         module.DataLoader = dict
     with caplog.at_level(logging.WARNING):
-        lines = workarounds.apply_before(made)
+        lines = workarounds.apply_workarounds(made)
     assert len(lines) == 1 and lines[0].startswith("workaround fewer_workers: ")
     assert lines[0] in caplog.text
 
@@ -111,12 +113,17 @@ def test_coda_may_train_one_epoch():
 
 
 def test_five_best_of_three_classes():
+    class Learner(SimpleNamespace):
+        def incremental_train(self, data):
+            seen.append(self.topk)
+
+        def _evaluate(self, pred, true):
+            return {f"top{self.topk}": 1.0}
+
     seen = []
-    learner = SimpleNamespace(_known_classes=0, _cur_task=-1, topk=5)
-    learner.incremental_train = lambda data: seen.append(learner.topk)
-    learner._evaluate = lambda pred, true: {f"top{learner.topk}": 1.0}
-    made = context(LAMDA_PILOT, "l2p", args={"init_cls": 3})
-    workarounds.few_classes(made, learner)
+    learner = Learner(_known_classes=0, _cur_task=-1, topk=5)
+    made = context(LAMDA_PILOT, "l2p", Learner, args={"init_cls": 3})
+    workarounds.few_classes(made)
     data = SimpleNamespace(get_task_size=lambda task: 3)
     learner.incremental_train(data)
     assert learner._evaluate(None, None) == {"top3": 1.0, "top5": 1.0}
@@ -127,13 +134,19 @@ def test_five_best_of_three_classes():
 
 
 def test_a_choice_of_exemplars_that_stops_by_itself_stays():
-    class Learner(SimpleNamespace):
+    class BaseLearner:
+        def _construct_exemplar_unified(self, data, m):
+            return "shared"
+
+    class Learner(BaseLearner):
         def _construct_exemplar(self, data, m):
             return "its own"
 
-    learner = Learner(_construct_exemplar_unified=lambda data, m: "shared")
-    workarounds.few_exemplars(context(LAMDA_PILOT, "memo"), learner)
-    assert list(vars(learner)) == ["_construct_exemplar_unified"]
+    own = Learner._construct_exemplar
+    with (made := context(LAMDA_PILOT, "memo", Learner)).patches:
+        workarounds.few_exemplars(made)
+        assert Learner._construct_exemplar is own and "_construct_exemplar_unified" in vars(Learner)
+    assert "_construct_exemplar_unified" not in vars(Learner)
 
 
 def test_the_prior_of_dgr_stays_on_the_cpu():
@@ -169,23 +182,23 @@ def test_a_pseudo_inverse_that_does_not_converge_is_tried_in_float64(monkeypatch
 def test_cofima_averages_where_gradients_are_zero():
     old, new, share = torch.tensor([1.0, 1.0, 1e-3]), torch.tensor([3.0, 3.0, 3e-3]), 0.4
     fishers = iter([{"w": torch.tensor([0.0, 1e-4, 0.0])}, {"w": torch.tensor([0.0, 0.0, 1e-9])}])
-    learner = SimpleNamespace(getFisherDiagonal=lambda loader, optimizer: next(fishers))
-    workarounds.cofima_average(context(LAMDA_PILOT, "cofima"), learner)
-    first, second = (learner.getFisherDiagonal(None, None)["w"] for _ in range(2))
+    kind = type("Learner", (), {"getFisherDiagonal": lambda self, loader, optimizer: next(fishers)})
+    workarounds.cofima_average(context(LAMDA_PILOT, "cofima", kind))
+    first, second = (kind().getFisherDiagonal(None, None)["w"] for _ in range(2))
     both = ((1 - share) * first * old + share * second * new) / ((1 - share) * first + share * second)
     torch.testing.assert_close(both, torch.tensor([0.6 * 1 + 0.4 * 3, 1.0, 3e-3]))
 
 
 def test_duct_gets_the_class_means_it_asks_for():
-    made = context(LAMDA_PILOT, "duct")
+    made = context(LAMDA_PILOT, "duct", type("Learner", (SimpleNamespace,), {}))
     made.base.BaseLearner = type("BaseLearner", (), {})
     made.base.DataLoader = lambda images, **_: images
     assert "duct_means" in needed(made)
     vectors = {label: np.tile([[label], [label + 1]], 3) for label in range(4)}
-    learner = SimpleNamespace(_known_classes=0, _total_classes=2, batch_size=8)
+    learner = made.kind(_known_classes=0, _total_classes=2, batch_size=8)
     learner._extract_vectors = lambda images: (images, None)
     data = SimpleNamespace(get_dataset=lambda labels, source, mode: vectors[labels[0]])
-    workarounds.duct_means(made, learner)
+    workarounds.duct_means(made)
     learner._compute_class_mean(data)
     assert learner._class_means.tolist() == [[0.5] * 3, [1.5] * 3]
     learner._known_classes, learner._total_classes = 2, 4
@@ -199,13 +212,15 @@ def test_duct_gets_the_class_means_it_asks_for():
 def test_small_classes_give_all_they_have(name):
     """The original chooses m of every class from known to total; where m is too many it is asked class by class."""
     chosen = {}
-    learner = SimpleNamespace(_known_classes=1, _total_classes=4)
 
-    def choose(data, m):
-        chosen.update(dict.fromkeys(range(learner._known_classes, learner._total_classes), m))
+    class BaseLearner(SimpleNamespace):
+        def _construct_exemplar(self, data, m):
+            chosen.update(dict.fromkeys(range(self._known_classes, self._total_classes), m))
 
-    learner._construct_exemplar = learner._construct_exemplar_unified = choose
-    workarounds.few_exemplars(context(PYCIL, "icarl"), learner)
+        _construct_exemplar_unified = _construct_exemplar
+
+    learner = type("iCaRL", (BaseLearner,), {})(_known_classes=1, _total_classes=4)
+    workarounds.few_exemplars(context(PYCIL, "icarl", type(learner)))
     data = SimpleNamespace(_train_targets=np.array([0, 1, 1, 2, 3, 3, 3, 3]))
     getattr(learner, name)(data, 3)
     assert chosen == {1: 2, 2: 1, 3: 3}
@@ -215,19 +230,19 @@ def test_small_classes_give_all_they_have(name):
 
 
 def test_validation_size_is_limited_by_the_smallest_class():
-    memory = ([], np.array([0, 0, 0, 1, 1, 1]))
-    learner = SimpleNamespace(_cur_task=-1)
-    learner.incremental_train = lambda data: data.get_dataset_with_split(
-        np.arange(2, 4), source="train", mode="train", appendent=memory, val_samples_per_class=5
-    )
-    workarounds.small_validation(context(PYCIL, "bic"), learner)
-    data = SimpleNamespace(
-        _train_targets=np.repeat(range(4), 9),
-        get_dataset_with_split=lambda indices, val_samples_per_class, **_: val_samples_per_class,
-    )
-    assert learner.incremental_train(data) == 2  # the exemplars, three of each, are the smallest
-    learner._cur_task, data._train_targets = 0, np.repeat(range(4), (9, 9, 9, 1))
-    assert learner.incremental_train(data) == 1
+    class DataManager(SimpleNamespace):
+        def get_dataset_with_split(self, indices, source, mode, appendent=None, val_samples_per_class=0):
+            return val_samples_per_class
+
+    made = context(PYCIL, "bic")
+    made.modules["utils.data_manager"].DataManager = DataManager
+    workarounds.small_validation(made)
+    data = DataManager(_train_targets=np.repeat(range(4), 9))
+    options = {"source": "train", "mode": "train", "appendent": ([], np.array([0, 0, 0, 1, 1, 1]))}
+    split = partial(data.get_dataset_with_split, np.arange(2, 4), **options)
+    assert split(val_samples_per_class=5) == 2  # the exemplars, three of each, are the smallest
+    data._train_targets = np.repeat(range(4), (9, 9, 9, 1))
+    assert split(val_samples_per_class=5) == 1
 
 
 class TinyViT(torch.nn.Module):
@@ -298,17 +313,6 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
         load_vit_weights(TinyViT(), tmp_path / "vit.bin")
 
 
-@pytest.mark.parametrize(("said", "told"), [(768, 128), (512, 512)])
-def test_network_gets_the_width_of_its_vit(said, told):
-    made = context(LAMDA_PILOT, "lae", vit={"embed_dim": 128})
-    assert "other_width" in needed(made) and "other_width" not in needed(context(LAMDA_PILOT, "lae", vit={"depth": 2}))
-    learner = SimpleNamespace(_network=SimpleNamespace(backbone=SimpleNamespace(out_dim=said)))
-    with made.patches:
-        workarounds.other_width(made, learner)
-        assert learner._network.backbone.out_dim == told
-    workarounds.other_width(made, SimpleNamespace(_network=SimpleNamespace()))  # without such a part
-
-
 def test_smaller_vit_gets_the_crops_of_our_transform():
     """Cropped at its own size: by way of 224 pixels the picture would be softer."""
     from torchvision import transforms as T
@@ -350,35 +354,59 @@ def test_images_of_any_size_fit_the_sources_transforms():
     assert source.train_targets.tolist() == [0, 1] and source.class_order == [0, 1]
 
 
-def test_coda_prompt_takes_a_vit_of_another_width():
-    class Prompt(nn.Module):
-        def __init__(self, width, n_tasks, param, key_dim=768):
-            super().__init__()
-            self.built, self.n_tasks = (width, n_tasks, param, key_dim), n_tasks
+@pytest.fixture
+def widths(monkeypatch):
+    """The checkout's modules that have 768 written into them."""
 
-    network = SimpleNamespace(backbone=None, fc=nn.Linear(768, 6), prompt=Prompt(768, 3, None))
-    made = context(LAMDA_PILOT, "coda_prompt", args={"prompt_param": [6, 4, 0.0]}, vit={"embed_dim": 8})
-    workarounds.other_width(made, SimpleNamespace(_network=network))
-    assert network.fc.weight.shape == (6, 8)
-    assert network.prompt.built == (8, 3, [6, 4, 0.0], 8)
-
-
-def test_every_vit_and_ease_get_the_width_of_the_trial(monkeypatch):
     class Linear:
         def forward_reweight(self, x, out_dim=768):
             return x, out_dim
 
     nets = SimpleNamespace(get_backbone=lambda args, pretrained: SimpleNamespace(out_dim=768))
-    monkeypatch.setitem(sys.modules, "utils.inc_net", nets)
-    monkeypatch.setitem(sys.modules, "backbone.linears", SimpleNamespace(EaseCosineLinear=Linear))
-    for parent in ("utils", "backbone"):
-        monkeypatch.setitem(sys.modules, parent, SimpleNamespace(__path__=[]))
-    made = context(LAMDA_PILOT, "ease", vit={"embed_dim": 8})
+    timm = SimpleNamespace(create_model=lambda name: SimpleNamespace(state_dict=lambda: {"a.qkv.b": torch.ones(6)}))
+    names = {"utils.inc_net": nets, "backbone.linears": SimpleNamespace(EaseCosineLinear=Linear), "timm": timm}
+    for name, module in {**names, **dict.fromkeys(("utils", "backbone"), SimpleNamespace(__path__=[]))}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return SimpleNamespace(nets=nets, Linear=Linear, timm=timm)
+
+
+def test_coda_prompt_takes_a_vit_of_another_width(widths):
+    class Prompt(nn.Module):
+        def __init__(self, width, n_tasks, param, key_dim=768):
+            super().__init__()
+            self.built, self.n_tasks = (width, n_tasks, param, key_dim), n_tasks
+
+    class Learner:
+        def __init__(self, args):
+            self._network = SimpleNamespace(backbone=None, fc=nn.Linear(768, 6), prompt=Prompt(768, 3, None))
+
+    made = context(LAMDA_PILOT, "coda_prompt", Learner, vit={"embed_dim": 8})
+    workarounds.other_width(made)
+    network = Learner({"prompt_param": [6, 4, 0.0]})._network
+    assert network.fc.weight.shape == (6, 8)
+    assert network.prompt.built == (8, 3, [6, 4, 0.0], 8)
+
+
+def test_a_width_that_a_network_sets_again_is_replaced(widths):
+    class Learner:
+        def __init__(self, args):
+            self._network = SimpleNamespace(backbone=SimpleNamespace(out_dim=768))
+
+    workarounds.other_width(context(LAMDA_PILOT, "lae", Learner, vit={"embed_dim": 8}))
+    assert Learner({})._network.backbone.out_dim == 8
+
+
+def test_every_vit_and_ease_get_the_width_of_the_trial(widths):
+    made = context(LAMDA_PILOT, "ease", type("Learner", (), {}), vit={"embed_dim": 8})
+    assert "other_width" in needed(made) and "other_width" not in needed(context(LAMDA_PILOT, "lae", vit={"depth": 2}))
     with made.patches:
-        workarounds.backbone_width(made)
-        assert nets.get_backbone({}, pretrained=True).out_dim == 8
-        assert Linear().forward_reweight(1) == (1, 8)
-    assert nets.get_backbone({}, pretrained=True).out_dim == 768 and Linear().forward_reweight(1) == (1, 768)
+        workarounds.other_width(made)
+        assert widths.nets.get_backbone({}, pretrained=True).out_dim == 8
+        assert widths.Linear().forward_reweight(1) == (1, 8)
+        assert list(widths.timm.create_model("vit").state_dict()) == ["a.q_proj.b", "a.k_proj.b", "a.v_proj.b"]
+    assert widths.nets.get_backbone({}, pretrained=True).out_dim == 768
+    assert widths.Linear().forward_reweight(1) == (1, 768)
+    assert list(widths.timm.create_model("vit").state_dict()) == ["a.qkv.b"]
 
 
 def test_attention_is_split_at_the_width_of_the_vit():
