@@ -75,7 +75,7 @@ class Hardware:
     cache: Annotated[str, Rule("keep decoded images in memory", choices=CACHE_CHOICES)] = "auto"
     threads: Annotated[int | None, Rule("threads on a CPU; null: all cores, or 1 with several jobs", 1, 1024)] = None
     eval_batch_size: Annotated[
-        int | str, Rule("images evaluated at a time; auto: by the GPU's memory", 1, 65_536, words=(AUTO,))
+        int | str, Rule("images evaluated at a time; auto: 256 on a GPU, else batch_size", 1, 65_536, words=(AUTO,))
     ] = AUTO
     jobs: Annotated[
         int | str, Rule("runs at a time; auto: by GPUs, or by cores and memory", 1, 4096, words=(AUTO,))

@@ -1,19 +1,18 @@
-"""Devices, threads and memory: what the hardware offers, and how runs share it."""
+"""Devices, threads and processes: what the hardware offers, and how runs share it."""
 
 import os
+import sys
 from collections.abc import Sequence
 
 import torch
 
 from data_lt.errors import UserError
-from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.config.settings import AUTO, Hardware, RunConfig, StudyConfig
 from pilot_tal.learners import LEARNERS
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_WORKERS = 8  # processes that decode images for one run
-FLOATS_PER_TOKEN = 16  # of one block of a frozen ViT, for each number of a token
-MOST_IMAGES = 512  # larger batches make no GPU faster
-GPU_SHARE = 0.25  # of a GPU's memory for a batch of an evaluation; the rest is weights, caches and other runs
+GPU_EVAL_BATCH = 256  # images evaluated at a time on a GPU; halved where they do not fit
 
 
 def choose_device(name: str) -> torch.device:
@@ -41,6 +40,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def can_fork() -> bool:
+    """On Linux, unless CUDA is in use here or the GPUs are MIG slices, which torch counts by starting CUDA."""
+    mig = "MIG-" in os.environ.get(VISIBLE, "")
+    return sys.platform == "linux" and not mig and not torch.cuda.is_initialized()
+
+
 def find_threads(study: StudyConfig) -> int | None:
     """Threads of each run: one if several runs share a CPU; None for all cores.
 
@@ -48,7 +53,7 @@ def find_threads(study: StudyConfig) -> int | None:
     wherever and whenever it resumes.
     """
     hardware = study.hardware
-    several = len(study.runs) > 1 and hardware.jobs != 1
+    several = len(study.runs) > 1 and hardware.jobs != 1 and can_fork()
     if hardware.threads is None and several and choose_device(hardware.device).type == "cpu":
         return 1
     return hardware.threads
@@ -64,7 +69,7 @@ def find_gpus(hardware: Hardware) -> list[str]:
         if hardware.gpus is not None:
             raise UserError(f"gpus={','.join(map(str, hardware.gpus))}: there is no CUDA device to use; leave gpus out")
         return []
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    visible = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
     visible = visible or [str(number) for number in range(torch.cuda.device_count())]
     index = torch.device(hardware.device).index if hardware.device != AUTO else None
     wanted = hardware.gpus if hardware.gpus is not None else range(len(visible)) if index is None else [index]
@@ -85,43 +90,21 @@ def find_loaders(study: StudyConfig, gpus: Sequence[str]) -> int | None:
     return min(MOST_WORKERS, max(1, cores() // at_a_time))
 
 
-def training_bytes(backbone: FrozenBackbone, images: int) -> int:
-    """About what a training step keeps of a batch until its backward pass: something of every block."""
-    return backbone.depth * evaluation_bytes(backbone, images)
+def find_eval_batch(hardware: Hardware, config: RunConfig, device: torch.device) -> int:
+    """Images of an evaluation step: as asked for; else on CUDA `GPU_EVAL_BATCH`, elsewhere `batch_size`.
 
-
-def evaluation_bytes(backbone: FrozenBackbone, images: int) -> int:
-    """About what an evaluation takes at once: the work of one block."""
-    return 4 * FLOATS_PER_TOKEN * images * backbone.tokens * backbone.dim
-
-
-def check_eval_batch(hardware: Hardware, config: RunConfig) -> None:
-    """Raises a `UserError` for an `eval_batch_size` that would change what is predicted."""
-    asked, own = hardware.eval_batch_size, config.method_config.batch_size
-    if asked not in (AUTO, own) and _mixes(config):
-        raise UserError(
-            f"eval_batch_size={asked}: what {config.method} predicts with fidelity={config.settings.fidelity} depends "
-            f"on the batch, so it is evaluated as it is trained, {own} images at a time (batch_size); leave "
-            "eval_batch_size out, or use fidelity=fixed"
-        )
-
-
-def find_eval_batch(hardware: Hardware, config: RunConfig, backbone: FrozenBackbone, device: torch.device) -> int:
-    """Images of an evaluation step: as asked for; else on CUDA as many as fit well, elsewhere `batch_size`.
-
-    Depends on the GPU's whole memory, not on what is free: two runs on GPUs of one kind choose alike.
+    Raises:
+        UserError: the `eval_batch_size` asked for would change what is predicted.
     """
-    own = config.method_config.batch_size
-    if _mixes(config):
+    asked, own = hardware.eval_batch_size, config.method_config.batch_size
+    if LEARNERS[config.method].mixes_batch(config.method_config, config.settings.fidelity):
+        if asked not in (AUTO, own):
+            raise UserError(
+                f"eval_batch_size={asked}: what {config.method} predicts with fidelity={config.settings.fidelity} "
+                f"depends on the batch, so it is evaluated as it is trained, {own} images at a time (batch_size); "
+                "leave eval_batch_size out, or use fidelity=fixed"
+            )
         return own
-    if not isinstance(hardware.eval_batch_size, str):
-        return hardware.eval_batch_size
-    if device.type != "cuda":
-        return own
-    memory = GPU_SHARE * torch.cuda.get_device_properties(device).total_memory / hardware.jobs_per_gpu
-    fitting = int(memory // evaluation_bytes(backbone, 1))
-    return max(own, min(MOST_IMAGES, 1 << max(0, fitting.bit_length() - 1)))
-
-
-def _mixes(config: RunConfig) -> bool:
-    return LEARNERS[config.method].mixes_batch(config.method_config, config.settings.fidelity)
+    if isinstance(asked, str):
+        return max(own, GPU_EVAL_BATCH) if device.type == "cuda" else own
+    return asked

@@ -2,23 +2,37 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 
 from data_lt import LongTailedSet, prepare
 from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.backbone.load import Statistics, file_fingerprint, pixel_statistics, raw_pixels_note, statistics_text
 from pilot_tal.config.grid import run_config
 from pilot_tal.config.parse import as_typed
 from pilot_tal.config.settings import AUTO, Hardware, RunConfig, StudyConfig
 from pilot_tal.engine.hardware import choose_device
-from pilot_tal.engine.native_record import native_record
 from pilot_tal.engine.trainer import Shared, Trainer, load_shared
-from pilot_tal.record.run_record import NO_LOSS, RunRecord
+from pilot_tal.learners import LEARNERS
+from pilot_tal.losses import LOSSES
+from pilot_tal.record.run_record import (
+    NO_LOSS,
+    BackboneRecord,
+    DataRecord,
+    EngineRecord,
+    LossRecord,
+    MethodRecord,
+    RunRecord,
+    StreamRecord,
+)
+from pilot_tal.stream.tasks import ORDERS, class_order, equal_tasks, given_tasks, imbalanced_counts, incremental_tasks
 
 
 @dataclass
@@ -60,60 +74,104 @@ class Jobs:
         self.study, self._device = study, device
         self._data: dict[tuple, LongTailedSet] = {}
         self._backbones: dict[tuple, FrozenBackbone] = {}
-        self._shared: dict[tuple, Shared] = {}
+        self._shared: WeakValueDictionary[tuple, Shared] = WeakValueDictionary()  # freed with the last trainer
 
     @cached_property
     def all(self) -> list[Job]:
         """The jobs, in the order of the study."""
         runs, output = self.study.runs, Path(self.study.hardware.output)
         records = [native_record(config, self.data(config)) for config in runs]
-        named = zip(labels(runs), runs, records, strict=True)
+        named = zip(labels(runs, [record.data.name for record in records]), runs, records, strict=True)
         return [Job(label, config, record, output / record.name) for label, config, record in named]
 
     def data(self, config: RunConfig) -> LongTailedSet:
         """The images of a run."""
-        key = _keys(config)[0]
+        key = (config.dataset, config.data)
         if key not in self._data:
             self._data[key] = prepare(config.dataset, self.study.hardware.data_root, config.data)
         return self._data[key]
 
-    def shared(self, config: RunConfig) -> Shared:
-        """What a run shares with others."""
-        data, vit = _keys(config)
-        if (data, vit) not in self._shared:
-            hardware = self.study.hardware
-            device = self._device or choose_device(hardware.device)
-            found = load_shared(config, hardware, self.data(config), device, self._backbones.get(vit))
-            self._backbones[vit], self._shared[data, vit] = found.backbone, found
-        return self._shared[data, vit]
-
-    def keep_only(self, needed: Iterable[Job]) -> None:
-        """Frees the decoded images that none of these jobs needs."""
-        keys = {_keys(job.config) for job in needed}
-        self._shared = {key: shared for key, shared in self._shared.items() if key in keys}
-
-    def shared_bytes(self) -> int:
-        """Memory of the backbones and of the largest set of images, if they are kept decoded."""
-        backbones = sum(tensor.nbytes for vit in self._backbones.values() for tensor in vit.state_dict().values())
-        return backbones + max(shared.store.decoded_bytes() for shared in self._shared.values())
-
     def trainer(self, job: Job) -> Trainer:
         """The trainer of a job; bad settings raise here, before anything starts."""
         if job.trainer is None:
-            shared = self.shared(job.config)
+            shared = self._share(job.config)
             job.trainer = Trainer(job.config, self.study.hardware, shared, job.record, job.path)
         return job.trainer
 
+    def _share(self, config: RunConfig) -> Shared:
+        settings, hardware = config.settings, self.study.hardware
+        vit = (settings.backbone, settings.weights, settings.img_size)
+        key = (config.dataset, config.data, vit)
+        if (shared := self._shared.get(key)) is None:
+            device = self._device or choose_device(hardware.device)
+            shared = load_shared(config, hardware, self.data(config), device, self._backbones.get(vit))
+            self._backbones[vit], self._shared[key] = shared.backbone, shared
+        return shared
 
-def _keys(config: RunConfig) -> tuple[tuple, tuple]:
-    """What tells images apart, and what backbones."""
+
+def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
+    """What will be run; its name is that of the run's directory."""
+    settings, loss = config.settings, config.loss
+    title = "no loss" if loss.name == NO_LOSS else LOSSES[loss.name].title
+    statistics = pixel_statistics(settings.normalize, settings.backbone, settings.fidelity)
+    names = data.class_names
+    training = (data.frame["split"] == "train").to_numpy()
+    counts = np.bincount(data.frame["label"].to_numpy()[training], minlength=len(names)).tolist()
+    order = class_order(settings.order, config.seed, names, counts)
+    sizes = _task_sizes(config, len(names))
+    return RunRecord(
+        engine=EngineRecord("native", "native"),
+        method=MethodRecord(
+            config.method, LEARNERS[config.method].title, settings.fidelity, asdict(config.method_config)
+        ),
+        loss=LossRecord(loss.name, title, dict(loss.options)),
+        seed=config.seed,
+        data=DataRecord(data.name, data.title, data.checksum, data.law),
+        backbone=BackboneRecord(
+            settings.backbone,
+            file_fingerprint(settings.weights, settings.backbone),
+            settings.img_size,
+            settings.precision,
+        ),
+        stream=StreamRecord(
+            transform=settings.transform,
+            normalize=statistics_text(statistics),
+            order=settings.order if settings.order in ORDERS else file_fingerprint(settings.order),
+            task_sizes=tuple(sizes),
+            class_names=tuple(names[original] for original in order),
+            class_order=tuple(order),
+            train_counts=tuple(imbalanced_counts(sizes, [counts[original] for original in order], settings.task_rho)),
+            task_rho=settings.task_rho,
+        ),
+        sampler=settings.sampler,
+        posthoc=settings.posthoc,
+        quick=config.quick,
+        changed=dict(config.changed),
+        notes=(*_notes(config, statistics), *data.notes),
+    )
+
+
+def _notes(config: RunConfig, statistics: Statistics | None) -> Iterator[str]:
     settings = config.settings
-    return (config.dataset, *astuple(config.data)), (settings.backbone, settings.weights, settings.img_size)
+    if config.quick:
+        yield "A quick run of a few steps: its numbers mean nothing."
+    if raw := raw_pixels_note(statistics, settings.backbone, settings.weights, settings.fidelity):
+        yield raw
 
 
-def labels(runs: Sequence[RunConfig]) -> list[str]:
+def _task_sizes(config: RunConfig, classes: int) -> list[int]:
+    settings = config.settings
+    if settings.task_sizes is not None:
+        return given_tasks(classes, settings.task_sizes)
+    if settings.init_cls is None or settings.increment is None:
+        return equal_tasks(classes, settings.tasks or 1)
+    return incremental_tasks(classes, settings.init_cls, settings.increment)
+
+
+def labels(runs: Sequence[RunConfig], datasets: Sequence[str]) -> list[str]:
     """A unique label per run: method, dataset, loss, seed, and every setting that varies among runs alike in these."""
-    titles = [f"{run.method} {run.dataset} {run.loss.name} seed {run.seed}" for run in runs]
+    named = zip(runs, datasets, strict=True)
+    titles = [f"{run.method} {dataset} {run.loss.name} seed {run.seed}" for run, dataset in named]
     values = [_flat(run) for run in runs]
     alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for title, own in zip(titles, values, strict=True):

@@ -1,4 +1,7 @@
-"""Launches the runs of a study: one in this process, several in worker processes on all cores or GPUs."""
+"""Launches the runs of a study: one in this process, several in worker processes on all cores or GPUs.
+
+Where a process cannot be forked (`can_fork`), several runs are trained one after the other in this one.
+"""
 
 import os
 from collections.abc import Sequence
@@ -7,30 +10,23 @@ from pathlib import Path
 
 import torch
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, sentence
 from data_lt.files import os_errors
 from pilot_tal.config.settings import StudyConfig
 from pilot_tal.engine.callbacks import Callback
-from pilot_tal.engine.hardware import (
-    choose_device,
-    cores,
-    evaluation_bytes,
-    find_gpus,
-    find_loaders,
-    find_threads,
-    training_bytes,
-)
+from pilot_tal.engine.hardware import VISIBLE, can_fork, choose_device, cores, find_gpus, find_loaders, find_threads
 from pilot_tal.engine.jobs import Job, Jobs
 from pilot_tal.engine.progress import Display
 from pilot_tal.engine.trainer import Trainer
-from pilot_tal.engine.workers import Workers, can_fork
+from pilot_tal.engine.workers import Workers
 from pilot_tal.record.run_dir import is_finished
 from pilot_tal.record.states import note_plan
 from pilot_tal.record.writer import clean_finished
 from pilot_tal.stream.memory import free_memory
 
-MEMORY_SHARE = 0.8  # of the free memory for workers
+MEMORY_SHARE = 0.4  # of the free memory for workers; decoded images may take as much
 WORKER_BYTES = 400 << 20  # of a worker beside its batches
+FLOATS_PER_TOKEN = 16  # of one block of a frozen ViT, for each number of a token
 
 
 @dataclass(frozen=True)
@@ -65,21 +61,24 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
     display = display or Display()
     gpus = find_gpus(study.hardware)
     study = replace(study, hardware=replace(study.hardware, threads=find_threads(study)))
-    # A worker sees its own GPU alone, as the first.
+    # A run sees its own GPU alone, as the first.
     on_gpu = replace(study.hardware, device="cuda", workers=find_loaders(study, gpus))
     jobs = Jobs(replace(study, hardware=on_gpu) if gpus else study)
-    output = Path(study.hardware.output)
+    output, total = Path(study.hardware.output), len(jobs.all)
     todo = [job for job in jobs.all if not _is_done(job)]
-    if todo:  # finished runs are returned from a disk that cannot be written, too
-        check_output(output)
-    if todo and len(jobs.all) > 1:
+    if len(todo) < total:
+        display.say(f"{total - len(todo)} of {total} runs are done already")
+    if not todo:  # finished runs are returned from a disk that cannot be written, too
+        return Outcome(study, jobs.all)
+    check_output(output)
+    if total > 1:
         note_plan(output, (job.path.name for job in jobs.all))
-    if len(todo) < len(jobs.all):
-        display.say(f"{len(jobs.all) - len(todo)} of {len(jobs.all)} runs are done already")
-    if todo and len(jobs.all) == 1:
-        _run_here(jobs, todo[0], gpus, display, callbacks)
-    elif todo:
+    if total > 1 and can_fork():
         _run_workers(jobs, todo, gpus, display, callbacks)
+    else:
+        if total > 1:
+            display.say("one run at a time: more need Linux and a process that has not used CUDA")
+        _run_here(jobs, todo, gpus, display, callbacks)
     return Outcome(study, jobs.all)
 
 
@@ -98,33 +97,38 @@ def check_output(output: Path) -> None:
         raise UserError(f"cannot write to {output}: no permission")
 
 
-def _run_here(jobs: Jobs, job: Job, gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]) -> None:
-    """Executes a single run in this process, with all cores unless `threads` is set."""
-    threads, visible = torch.get_num_threads(), os.environ.get("CUDA_VISIBLE_DEVICES")
+def _run_here(
+    jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]
+) -> None:
+    """Executes runs in this process, with all cores unless `threads` is set; the error of a single run is raised."""
+    threads, visible = torch.get_num_threads(), os.environ.get(VISIBLE)
     if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[0]
+        os.environ[VISIBLE] = gpus[0]
     if jobs.study.hardware.threads is not None:
         torch.set_num_threads(jobs.study.hardware.threads)
     try:
-        trainer = jobs.trainer(job)
+        trainers = [jobs.trainer(job) for job in todo]  # bad settings raise before anything starts
         with display:
-            trainer.execute(display, job.label, callbacks)
+            for job, trainer in zip(todo, trainers, strict=True):
+                try:
+                    trainer.execute(display, job.label, callbacks)
+                except Exception as error:
+                    if len(jobs.all) == 1:
+                        raise
+                    job.failure = sentence(error)
+                    display.say(f"{job.label}: failed, {job.failure}")
     finally:  # the caller may be a notebook
         torch.set_num_threads(threads)
         if gpus and visible is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
+            del os.environ[VISIBLE]
         elif gpus and visible is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = visible
+            os.environ[VISIBLE] = visible
 
 
 def _run_workers(
     jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]
 ) -> None:
     threads = torch.get_num_threads()
-    if callbacks and not can_fork():
-        raise UserError(
-            "callbacks of several runs need Linux and a process that has not used CUDA; call run once per run"
-        )
     torch.set_num_threads(1)  # a process that has started threads may not be forked
     try:
         for job in todo:  # bad settings raise before anything starts
@@ -139,6 +143,8 @@ def _run_workers(
 def find_slots(jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str]) -> list[str | None]:
     """One slot per run at a time, with its GPU or None: `jobs` of them, or as many as cores, GPUs and memory allow."""
     hardware = jobs.study.hardware
+    if not can_fork():
+        return [None]
     slots: list[str | None] = [gpu for _ in range(hardware.jobs_per_gpu) for gpu in gpus]
     if isinstance(hardware.jobs, str):
         return (slots or [None] * _fitting(jobs, todo))[: len(todo)]
@@ -149,15 +155,11 @@ def _fitting(jobs: Jobs, todo: Sequence[Job]) -> int:
     """Runs at a time without a GPU: as many as there are cores for their threads, and memory."""
     if choose_device(jobs.study.hardware.device).type != "cpu":
         return 1
-    own = WORKER_BYTES + max(_batch_bytes(jobs.trainer(job)) for job in todo)
-    common = jobs.shared_bytes()
-    if not can_fork():  # every worker has its own
-        common, own = 0, own + common
-    fitting = int((MEMORY_SHARE * free_memory() - common) // own)
+    fitting = int(MEMORY_SHARE * free_memory() // max(run_bytes(jobs.trainer(job)) for job in todo))
     return max(1, min(cores() // (find_threads(jobs.study) or cores()), fitting))
 
 
-def _batch_bytes(trainer: Trainer) -> int:
-    """About what a step of training or of evaluation takes of a batch."""
-    backbone, asked, own = trainer.shared.backbone, trainer.hardware.eval_batch_size, trainer.settings.batch_size
-    return max(training_bytes(backbone, own), evaluation_bytes(backbone, own if isinstance(asked, str) else asked))
+def run_bytes(trainer: Trainer) -> int:
+    """About what a run takes beside the images and the ViT: a training step keeps something of every block."""
+    vit = trainer.shared.backbone
+    return WORKER_BYTES + 4 * FLOATS_PER_TOKEN * vit.depth * vit.tokens * vit.dim * trainer.settings.batch_size

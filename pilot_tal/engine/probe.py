@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from pilot_tal.engine.callbacks import StepInfo
 from pilot_tal.engine.loop import evaluate, sent, train_task
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.stream.task import TaskInfo
 
-WARM_UP, TIMED = 1, 3
+STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -28,37 +29,23 @@ class Pace:
 
 def measure(run: Trainer) -> Pace:
     """The pace of a run, from a few steps of its first task, if that trains at all, and two batches of test images."""
-    task, settings, device = run.tasks[0], run.settings, run.shared.device
-    learner = run.build()
-    times: list[float] = []
+    task, device, precision = run.tasks[0], run.shared.device, run.config.settings.precision
+    learner, times = run.build(), [time.perf_counter()]
 
-    def on_step(info) -> None:
+    def on_step(info: StepInfo) -> None:
         float(info.loss)  # waits for the device
         times.append(time.perf_counter())
 
-    def batches(_: int):
-        every = run.train_batches(task).epochs(WARM_UP + TIMED + 1, 0)
-        stream = itertools.chain.from_iterable(every(epoch) for epoch in range(WARM_UP + TIMED + 1))
-        return itertools.islice(stream, WARM_UP + TIMED)
+    def few():
+        return itertools.islice(run.test_batches(task).in_order(), 2)
 
     with torch.random.fork_rng(devices=[]):
-        train_task(
-            learner,
-            run.criterion(),
-            task,
-            batches,
-            epochs=1,
-            config=settings,
-            device=device,
-            precision=run.config.settings.precision,
-            on_step=on_step,
-        )
-        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in _few(run)))
+        batches = run.train_batches(task).epochs(1, 0, run.settings.drop_last, STEPS)
+        train_task(learner, run.criterion(), task, batches, epochs=1, config=run.settings, device=device,
+                   precision=precision, on_step=on_step)  # fmt: skip
+        times = times[1:] if len(times) > 2 else times  # without the first step, which is slower
+        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in few()))
         start = time.perf_counter()
-        tested = len(evaluate(learner, _few(run), device, run.config.settings.precision)[0])
-        an_image = (time.perf_counter() - start) / max(1, tested)
-    return Pace((times[-1] - times[WARM_UP - 1]) / TIMED if times else 0.0, an_image)
-
-
-def _few(run: Trainer):
-    return itertools.islice(run.test_batches(run.tasks[0]).in_order(), 2)
+        tested = len(evaluate(learner, few(), device, precision)[0])
+        per_image = (time.perf_counter() - start) / max(1, tested)
+    return Pace((times[-1] - times[0]) / max(1, len(times) - 1), per_image)

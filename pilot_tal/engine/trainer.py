@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,7 +15,7 @@ from pilot_tal.backbone.load import given_statistics, load_backbone
 from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Hardware, RunConfig
 from pilot_tal.engine.callbacks import Callback, StepInfo, TaskResult
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
-from pilot_tal.engine.hardware import MOST_WORKERS, check_eval_batch, cores, find_eval_batch
+from pilot_tal.engine.hardware import MOST_WORKERS, cores, find_eval_batch
 from pilot_tal.engine.loggers import check_log, make_loggers
 from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
 from pilot_tal.engine.progress import Display, Progress, Status
@@ -83,7 +82,7 @@ class Trainer:
         self.config, self.hardware, self.shared = config, hardware, shared
         self.settings = config.method_config
         check_precision(config.settings.precision, shared.device)
-        check_eval_batch(hardware, config)
+        self.eval_batch_size = find_eval_batch(hardware, config, shared.device)
         check_log(hardware.log)
         self.record, self.path = record, path
         self.names = shared.store.paths
@@ -200,11 +199,6 @@ class Trainer:
         tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
         names = [self.names[index] for label in range(task.stop) for index in self.test[label]]
         return names, tested[0].numpy(), tested[1].numpy()
-
-    @cached_property
-    def eval_batch_size(self) -> int:
-        """Images evaluated at a time; a GPU is asked, so never in a process that is to be forked."""
-        return find_eval_batch(self.hardware, self.config, self.shared.backbone, self.shared.device)
 
     def steps(self, task: TaskInfo) -> int:
         """Training steps of a task."""

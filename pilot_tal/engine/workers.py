@@ -1,12 +1,10 @@
-"""Runs in worker processes, as many at a time as there are slots.
+"""Runs in forked worker processes, as many at a time as there are slots.
 
-On Linux a worker is forked: the images that this process has decoded, and the backbone, are in memory once for all of
-them. That is safe as long as this process has started neither threads of OpenMP nor CUDA, so it computes nothing.
-Elsewhere a worker starts from the run's command line and loads its own.
+The images that this process has decoded, and the backbone, are in memory once for all workers. Forking is safe as long
+as this process has started neither threads of OpenMP nor CUDA, so it computes nothing.
 """
 
 import contextlib
-import functools
 import multiprocessing
 import os
 import signal
@@ -14,11 +12,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -27,7 +24,8 @@ import torch
 from data_lt.errors import UserError, sentence, terminate
 from data_lt.files import open_to_append, os_errors
 from pilot_tal.engine.callbacks import Callback
-from pilot_tal.engine.jobs import Job, Jobs, from_arguments, run_arguments
+from pilot_tal.engine.hardware import VISIBLE
+from pilot_tal.engine.jobs import Job, Jobs
 from pilot_tal.engine.progress import Display, Status, duration
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.record.lock import Busy, owner_of
@@ -37,12 +35,6 @@ from pilot_tal.record.writer import keep_failure
 SECONDS_TO_LOOK_AGAIN = 5.0
 SECONDS_TO_STOP = 5.0
 MOST_TRIES = 2
-
-
-def can_fork() -> bool:
-    """On Linux, unless CUDA is in use here or the GPUs are MIG slices, which torch counts by starting CUDA."""
-    mig = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return sys.platform == "linux" and not mig and not torch.cuda.is_initialized()
 
 
 @dataclass
@@ -58,23 +50,18 @@ class Worker:
 
 
 class Workers:
-    """Executes jobs in processes.
+    """Executes jobs in forked processes.
 
     Args:
         jobs: What the jobs share.
         slots: One per process at a time: its GPU, or None.
         threads: Of each process.
         display: Where progress is shown.
-        callbacks: Called in the workers; needs `can_fork`.
+        callbacks: Called in the workers.
     """
 
     def __init__(
-        self,
-        jobs: Jobs,
-        slots: Sequence[str | None],
-        threads: int,
-        display: Display,
-        callbacks: Sequence[Callback] = (),
+        self, jobs: Jobs, slots: Sequence[str | None], threads: int, display: Display, callbacks: Sequence[Callback]
     ):
         self.jobs, self.threads, self.display, self.callbacks = jobs, threads, display, callbacks
         self.free, self.slots = list(slots), len(slots)
@@ -85,8 +72,8 @@ class Workers:
 
     def work(self, todo: Sequence[Job]) -> None:
         """Executes all jobs; those that failed have a `failure`. No process is left, however this ends."""
-        order = {self._images(job): place for place, job in reversed(list(enumerate(todo)))}
-        self.waiting = sorted(todo, key=lambda job: order[self._images(job)])  # one dataset's images at a time
+        data = [id(self.jobs.data(job.config)) for job in todo]
+        self.waiting = [todo[n] for n in sorted(range(len(todo)), key=lambda n: data.index(data[n]))]  # by dataset
         self.total_images = sum(job.images for job in todo)
         try:
             while self.waiting or self.running:
@@ -97,9 +84,6 @@ class Workers:
                     self._look(worker)
         finally:
             self._stop()
-
-    def _images(self, job: Job) -> int:
-        return id(self.jobs.data(job.config))
 
     def _start_some(self) -> None:
         while self.free:
@@ -114,18 +98,13 @@ class Workers:
             self._start(job)
 
     def _start(self, job: Job) -> None:
-        if can_fork():
-            self._decode(job)
-            make: Callable[[], Trainer] = functools.partial(self.jobs.trainer, job)
-            make()  # before the fork
-        else:
-            hardware, plugins = self.jobs.study.hardware, self.jobs.study.plugins
-            make = functools.partial(_loaded, run_arguments(job.config, hardware, plugins))
+        trainer = self.jobs.trainer(job)
+        self._decode(job, trainer)
         receive, send = multiprocessing.Pipe(duplex=False)
         slot = self.free.pop(0)
-        shown = (job.label, self.display.live, job.path / LOG)
-        order = (make, self.callbacks, send, slot, self.threads, os.getpid(), *shown)
-        process = _processes().Process(target=_work, args=order, daemon=False)
+        display = _Pipe(send, self.display.live)
+        order = (trainer, job.label, self.callbacks, display, slot, self.threads, os.getpid())
+        process = multiprocessing.get_context("fork").Process(target=_work, args=order, daemon=False)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the worker ignores it
         try:
             process.start()
@@ -136,16 +115,15 @@ class Workers:
         self.running.append(Worker(job, slot, process, receive))
         self.display.update(job.label, Status("begins"))
 
-    def _decode(self, job: Job) -> None:
-        """Loads what the job shares before the fork; frees images that no waiting job needs."""
-        self.jobs.keep_only([job, *self.waiting])
-        shared = self.jobs.shared(job.config)
-        shared.backbone.checksum  # noqa: B018, computed once here instead of in every worker
-        if shared.store.in_memory and not job.config.quick:
+    def _decode(self, job: Job, trainer: Trainer) -> None:
+        """Computes what workers share before the fork."""
+        trainer.shared.backbone.checksum  # noqa: B018, once here instead of in every worker
+        store = trainer.shared.store
+        if store.in_memory and not job.config.quick:
             self.display.update(job.label, Status("decoding images"))
             # The worker reports what cannot be read.
             with ThreadPoolExecutor(os.cpu_count()) as pool, contextlib.suppress(UserError):
-                for _ in pool.map(shared.store.__getitem__, range(len(shared.store.paths))):
+                for _ in pool.map(store.__getitem__, range(len(store.paths))):
                     pass
 
     def _look(self, worker: Worker) -> None:
@@ -224,10 +202,6 @@ class Workers:
         self.running = []
 
 
-def _processes() -> ForkContext | SpawnContext:
-    return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
-
-
 class _Pipe(Display):
     """The display of the parent process."""
 
@@ -241,22 +215,14 @@ class _Pipe(Display):
         self.messages.send(("line", line))
 
 
-def _loaded(arguments: Sequence[str]) -> Trainer:
-    """The trainer of a run's command line."""
-    jobs = Jobs(from_arguments(arguments))
-    return jobs.trainer(jobs.all[0])
-
-
 def _work(
-    make: Callable[[], Trainer],
+    trainer: Trainer,
+    label: str,
     callbacks: Sequence[Callback],
-    messages: Connection,
+    display: _Pipe,
     slot: str | None,
     threads: int,
     parent: int,
-    label: str,
-    live: bool,
-    log: Path,
 ) -> None:
     """Executes one run in a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
@@ -265,11 +231,11 @@ def _work(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if slot is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = slot
+        os.environ[VISIBLE] = slot
     torch.set_num_threads(threads)
     try:
-        _redirect(log)
-        make().execute(_Pipe(messages, live), label, callbacks)
+        _redirect(trainer.path / LOG)
+        trainer.execute(display, label, callbacks)
         outcome = "done", ""
     except Busy as error:
         outcome = "busy", str(error)
@@ -277,7 +243,7 @@ def _work(
         if not isinstance(error, UserError):
             traceback.print_exc()
         outcome = "failed", sentence(error)
-    messages.send(outcome)
+    display.messages.send(outcome)
 
 
 def _redirect(log: Path) -> None:

@@ -23,7 +23,7 @@ from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import DataConfig, Hardware, LossConfig, RunConfig, RunSettings
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.hardware import choose_device
-from pilot_tal.engine.native_record import native_record
+from pilot_tal.engine.jobs import native_record
 from pilot_tal.engine.progress import Display
 from pilot_tal.engine.trainer import load_shared
 from pilot_tal.learners import LEARNERS

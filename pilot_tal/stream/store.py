@@ -42,19 +42,11 @@ class ImageStore:
             for index in indices:
                 self[index]
 
-    def decoded_bytes(self) -> int:
-        """Memory that all images take if they are kept decoded, judged by every n-th image's size; else 0."""
-        return int(self._estimate()) if self.in_memory else 0
-
     def _open(self, index: int) -> Image.Image:
         return read_picture(self.root / self.paths[index])
 
     def _fits(self) -> bool:
-        """Whether all images, decoded, fit into a share of the free memory."""
-        return self._estimate() < MEMORY_SHARE * free_memory()
-
-    def _estimate(self) -> float:
-        """Bytes of all images, decoded; judged by every n-th image's size."""
+        """Whether all images, decoded, fit into a share of the free memory; judged by every n-th image's size."""
         sizes = [picture_size(self.root / path) for path in self.paths[:: max(1, len(self.paths) // 32)]]
         known = [width * height for width, height in filter(None, sizes)]  # others are named when they are needed
-        return 3 * sum(known) / max(1, len(known)) * len(self.paths)
+        return 3 * sum(known) / max(1, len(known)) * len(self.paths) < MEMORY_SHARE * free_memory()

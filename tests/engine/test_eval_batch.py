@@ -1,7 +1,6 @@
-"""How many images are evaluated at a time, and the memory a GPU takes them from."""
+"""How many images are evaluated at a time."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,14 +10,12 @@ from helpers.tiny import result_files, settings
 
 from data_lt.errors import UserError
 from pilot_tal.config.grid import study_config
-from pilot_tal.engine.hardware import MOST_IMAGES, evaluation_bytes, find_eval_batch
+from pilot_tal.engine.hardware import GPU_EVAL_BATCH
 from pilot_tal.engine.jobs import Jobs
 from pilot_tal.engine.loop import evaluate, regrouped
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run
-
-GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
@@ -117,20 +114,11 @@ def test_a_batch_that_does_not_fit_is_halved_unless_it_matters():
         evaluate(Small(mixes=True), [(y.float(), y, y)], "cpu", size=11)
 
 
-def test_a_gpu_takes_as_many_as_its_memory_likes(images, monkeypatch):
+def test_eval_batch_on_a_gpu_is_larger_unless_it_matters(images):
     run = run_of(images, "mos")
-    vit, cuda = run.shared.backbone, torch.device("cuda")
-    assert run.eval_batch_size == 4
-    memory = 4 * evaluation_bytes(vit, 1) * 100
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=memory))
-    assert find_eval_batch(run.hardware, run.config, vit, cuda) == 64
-    assert find_eval_batch(replace(run.hardware, jobs_per_gpu=2), run.config, vit, cuda) == 32
-    assert find_eval_batch(replace(run.hardware, jobs_per_gpu=64), run.config, vit, cuda) == 4  # as in training
-    assert find_eval_batch(replace(run.hardware, eval_batch_size=7), run.config, vit, cuda) == 7
-    memory = 80 * GIB
-    assert find_eval_batch(run.hardware, run.config, vit, cuda) == MOST_IMAGES
-    voting = run_of(images, "l2p")
-    assert find_eval_batch(voting.hardware, voting.config, vit, cuda) == 4
+    assert run.eval_batch_size == 4 and on_cuda(run).eval_batch_size == GPU_EVAL_BATCH
+    assert on_cuda(run_of(images, "mos", "eval_batch_size=7")).eval_batch_size == 7
+    assert on_cuda(run_of(images, "l2p")).eval_batch_size == 4
 
 
 @pytest.mark.parametrize("cuda", [True, False])

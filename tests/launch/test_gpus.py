@@ -69,7 +69,6 @@ def test_every_run_of_a_plan_gets_them(images, tmp_path, monkeypatch):
 
     monkeypatch.setattr(hardware, "cores", lambda: 16)
     monkeypatch.setattr(launching, "Workers", Spy)
-    monkeypatch.setattr("pilot_tal.engine.trainer.find_eval_batch", lambda *_: 1)
     launching.launch(study_config("l2p", "folder_lt", settings(images, tmp_path, "device=auto", "losses=ce,tal")))
     assert seen == [4] * 6
 
@@ -96,13 +95,16 @@ def test_run_is_pinned_to_its_gpu(tmp_path):
     """What the worker's process sees, without a GPU."""
     seen = tmp_path / "seen"
 
-    def make_run():
-        seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
-        raise ValueError
+    class Run:
+        path = tmp_path
+
+        def execute(self, *_):
+            seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+            raise ValueError
 
     context = workers.multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    arguments = (make_run, (), send, "GPU-7", 1, os.getpid(), "run", False, tmp_path / "log.txt")
+    arguments = (Run(), "run", (), workers._Pipe(send, False), "GPU-7", 1, os.getpid())
     worker = context.Process(target=workers._work, args=arguments)
     worker.start()
     worker.join()

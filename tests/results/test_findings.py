@@ -8,7 +8,7 @@ from synthetic_runs import long_tailed_counts, write_comparison, write_run_direc
 from data_lt import CARDS, LongTailedSet, read_manifest
 from data_lt.errors import UserError
 from pilot_tal.config.grid import study_config
-from pilot_tal.engine.native_record import native_record
+from pilot_tal.engine.jobs import native_record
 from pilot_tal.metrics import Difference
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.record.run_record import NO_LOSS

@@ -19,7 +19,7 @@ import pilot_tal._torchvision  # noqa: F401  (before timm)
 from data_lt import prepare
 from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
 from pilot_tal.config.grid import run_config
-from pilot_tal.engine.native_record import native_record
+from pilot_tal.engine.jobs import native_record
 from pilot_tal.engine.trainer import Trainer, load_shared
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.upstream.plan import make_jobs
