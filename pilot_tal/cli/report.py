@@ -22,6 +22,10 @@ Output = Annotated[
 ]
 Baseline = Annotated[str, typer.Option("--baseline", help="Loss that the others are compared with.")]
 Plots = Annotated[bool, typer.Option("--plots", help="Draw every plot, and write each as SVG, PDF and PNG.")]
+Features = Annotated[
+    bool,
+    typer.Option("--features", help="Add a map of the frozen features of the test images; needs umap-learn."),
+]
 Watch = Annotated[
     bool,
     typer.Option("--watch", help="Write the report again as the runs go on, until all are done or Ctrl-C."),
@@ -29,7 +33,12 @@ Watch = Annotated[
 
 
 def report(
-    runs: Runs, output: Output = None, baseline: Baseline = "ce", plots: Plots = False, watch: Watch = False
+    runs: Runs,
+    output: Output = None,
+    baseline: Baseline = "ce",
+    plots: Plots = False,
+    features: Features = False,
+    watch: Watch = False,
 ) -> None:
     """Write a report on RUNS: an overview page, one page per group, and tables (CSV, Markdown, LaTeX).
 
@@ -48,7 +57,7 @@ def report(
         study = watch_report(given, target, echo, baseline, plots)
     else:
         study = load_study(given, baseline)
-        build_report(study, target, plots=plots)
+        build_report(study, target, plots=plots, features=features)
     if study is not None:
         print_summary(study)
         echo(f"report: {target / 'index.html'}")

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """One training step. The losses are tensors on the device: reading them waits for it."""
+    """One training step. Losses and accuracy are tensors on the device: reading them waits for it.
+
+    `accuracy` is the share of the batch that is right among the task's own classes.
+    """
 
     epoch: int
     step: int
     lr: float
     loss: Tensor
     aux: Tensor
+    accuracy: Tensor
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from data_lt.errors import UserError
 from data_lt.files import atomic_path
 from pilot_tal.record.run_dir import (
     LATEST,
+    LOGS,
     RECORD,
     RESULT,
     Labels,
@@ -87,7 +88,7 @@ def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
     run, checkpoint = load_run(path), load_checkpoint(path)
     if run.tasks_done and checkpoint is None:
         raise damaged(path / "checkpoint", f"it is missing, and the result has {run.tasks_done} finished tasks")
-    ours = {task_file(kind, task) for task in range(run.tasks_done) for kind in ("predictions", "steps", "states")}
+    ours = {task_file(kind, task) for task in range(run.tasks_done) for kind in ("predictions", *LOGS)}
     writer.files = {name: seal for name, seal in run.files.items() if name in ours} | _named(path)[1]
     if (path / LATEST).is_file():
         writer.outdate(LATEST)

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 NONE = "none"
 PROJECT = "pilot-tal"
-PER_STEP = {"loss": "train/loss", "aux": "train/auxiliary loss", "lr": "train/learning rate"}
+PER_STEP = {
+    "loss": "train/loss",
+    "aux": "train/auxiliary loss",
+    "accuracy": "train/accuracy",
+    "lr": "train/learning rate",
+}
 PER_TASK = {"a_last": "accuracy", "a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head", "a_avg": "A_Avg"}
 
 Values = dict[str, float]

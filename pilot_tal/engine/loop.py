@@ -69,14 +69,17 @@ def train_task(
             with tensor_cores(device, precision):
                 with autocast(device, precision):
                     logits, aux = learner.observe(x)
-                loss = _checked(criterion(logits.float(), y - task.first), criterion)
+                targets = y - task.first
+                loss = _checked(criterion(logits.float(), targets), criterion)
                 optimizer.zero_grad(set_to_none=True)
                 scaler.scale(loss + aux).backward()
             scaler.step(optimizer)
             scaler.update()
             learner.after_step()
             if on_step is not None:
-                on_step(StepInfo(epoch, step, optimizer.param_groups[0]["lr"], loss.detach(), aux.detach()))
+                accuracy = (logits.detach().argmax(dim=1) == targets).float().mean()
+                lr = optimizer.param_groups[0]["lr"]
+                on_step(StepInfo(epoch, step, lr, loss.detach(), aux.detach(), accuracy))
             step += 1
 
 
@@ -97,6 +100,7 @@ def evaluate(
     device: torch.device | str,
     precision: str = "fp32",
     size: int | None = None,
+    picks: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """True and predicted labels of (images, labels, ids) batches, on the host.
 
@@ -106,6 +110,7 @@ def evaluate(
         device: Where the images go.
         precision: Arithmetic, as in training.
         size: Images scored at a time, however many a batch has; None: batch by batch.
+        picks: Gets the prompts [B, k] that the images picked, for a learner with a pool of prompts.
 
     Raises:
         UserError: a score is non-finite, so that there is no best class.
@@ -116,7 +121,7 @@ def evaluate(
     true, predicted = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long, device=device)]
     for x, y, ids in there if size is None else regrouped(there, size):
         with tensor_cores(device, precision), autocast(device, precision):
-            scores = _scores(learner, x, ids)
+            scores = _scores(learner, x, ids, picks)
         true.append(y.cpu())
         non_finite |= ~scores.isfinite().all()
         predicted.append(scores.argmax(dim=1))
@@ -125,16 +130,19 @@ def evaluate(
     return torch.cat(true), torch.cat(predicted).cpu()
 
 
-def _scores(learner: Learner, x: Tensor, ids: Tensor | None) -> Tensor:
+def _scores(learner: Learner, x: Tensor, ids: Tensor | None, picks: list[Tensor] | None) -> Tensor:
     """Scores of a batch; of its halves, if the device has no memory for the whole and the batch does not matter."""
     try:
-        return learner.scores(x, ids)
+        scores = learner.scores(x, ids)
+        if picks is not None and learner.picked is not None:
+            picks.append(learner.picked.expand(len(x), -1))
+        return scores
     except torch.OutOfMemoryError:
         if len(x) < 2 or learner.mixes_batch(learner.config, learner.fidelity):
             raise
     half = len(x) // 2  # outside of the handler, which still holds what had been computed
     parts = (slice(half), slice(half, None))
-    return torch.cat([_scores(learner, x[part], None if ids is None else ids[part]) for part in parts])
+    return torch.cat([_scores(learner, x[part], None if ids is None else ids[part], picks) for part in parts])
 
 
 def regrouped(batches: Iterable[Batch], size: int) -> Iterator[Batch]:

@@ -20,6 +20,7 @@ from pilot_tal.engine.loggers import check_log, make_loggers
 from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
 from pilot_tal.engine.progress import Display, Progress, Status
 from pilot_tal.learners import LEARNERS, Learner, build_learner
+from pilot_tal.learners.pool import PoolLearner
 from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.losses import TaskLoss, build_loss
 from pilot_tal.metrics import summarize
@@ -193,10 +194,12 @@ class Trainer:
         """Training images of a task under the test transform, for `end_task`."""
         return self._batches(self.train, task.first, task.stop, self.test_transform)
 
-    def evaluate(self, learner: Learner, task: TaskInfo) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Names, true and predicted labels of the test images of all classes seen after a task."""
+    def evaluate(
+        self, learner: Learner, task: TaskInfo, picks: list[torch.Tensor] | None = None
+    ) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Names, true and predicted labels of the test images of all classes seen after a task; `picks` as in loop."""
         precision, device = self.config.settings.precision, self.shared.device
-        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size)
+        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size, picks)
         names = [self.names[index] for label in range(task.stop) for index in self.test[label]]
         return names, tested[0].numpy(), tested[1].numpy()
 
@@ -236,7 +239,7 @@ class Trainer:
         place = f"task {task.index + 1}/{len(self.tasks)}"
 
         def on_step(info: StepInfo) -> None:
-            log.add(info.loss, info.aux, info.epoch, info.lr)
+            log.add(info.loss, info.aux, info.epoch, info.lr, info.accuracy)
             self.notify("on_step", task, info)
 
         train_task(
@@ -263,9 +266,13 @@ class Trainer:
         with tensor_cores(device, precision):  # fp32 has no TF32, here as in evaluation
             learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
         self.progress.show(Status(f"{place}, evaluation"))
-        images, true, pred = self.evaluate(learner, task)
+        picks: list[torch.Tensor] = []
+        images, true, pred = self.evaluate(learner, task, picks)
         logs = {"steps": steps, "states": log.states()}
-        writer.write_task(task.index, images, true, pred, **logs)
+        prompts = []
+        if picks and isinstance(learner, PoolLearner):
+            prompts = _prompt_usage(learner.config.size, picks, true, self.tasks[: task.index + 1])
+        writer.write_task(task.index, images, true, pred, **logs, prompts=prompts)
         self.message(f"{place} done, {task.stop} classes seen, accuracy {100 * np.mean(true == pred):.2f} %")
         return (true, pred), logs
 
@@ -293,6 +300,18 @@ def _some(indices: list[int], count: int, paths: Sequence[str]) -> list[int]:
         return indices
     keys = {index: derive_seed("task_rho", *PurePosixPath(paths[index]).parts[-2:]) for index in indices}
     return sorted(sorted(indices, key=keys.__getitem__)[:count])
+
+
+def _prompt_usage(
+    pool: int, picks: Sequence[torch.Tensor], true: np.ndarray, tasks: Sequence[TaskInfo]
+) -> list[dict[str, Any]]:
+    """How often the test images of each task's classes picked each prompt of the pool."""
+    ids = torch.cat([*picks]).cpu().numpy()
+    own = [ids[(task.first <= true) & (true < task.stop)] for task in tasks]
+    return [
+        {"of_task": task.index, "images": len(found), "counts": np.bincount(found.ravel(), minlength=pool).tolist()}
+        for task, found in zip(tasks, own, strict=True)
+    ]
 
 
 def _refuse_divergence(task: int, steps: list[dict[str, Any]], learner: Learner) -> None:

@@ -77,6 +77,7 @@ class Learner(nn.Module):
         self.stops: list[int] = []
         self._task: TaskInfo | None = None
         self.posthoc: PostHoc | None = None
+        self.picked: Tensor | None = None  # prompts [k] or [B, k] of the batch scored last, if there is a pool
         self.cache = FeatureCache()
 
     # The four hooks.

@@ -146,7 +146,10 @@ class PoolLearner(Learner):
         mask = None if own is None else torch.arange(own.start, own.stop, device=embedded.device)
         batchwise = config.batchwise_prompt and self.fidelity == "pilot"
         vector = query() if config.embedding_key == "cls" else token_statistic(embedded, config.embedding_key)
-        return pick(self.prompt_key, vector, config.top_k, batchwise, mask)
+        ids, similarity = pick(self.prompt_key, vector, config.top_k, batchwise, mask)
+        if not training and not torch.compiler.is_compiling():  # an exported graph has no attributes to set
+            self.picked = ids
+        return ids, similarity
 
     def score_alone(self) -> bool:
         """Every image picks its own prompts.

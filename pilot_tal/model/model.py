@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -250,6 +251,13 @@ class Model:
     def _log_density(self, x: Tensor) -> Tensor:
         learner: Any = self.learner
         return learner.log_density(self._computed(learner.embedding, x))
+
+    def features(self, images: Iterable[ImageLike], batch_size: int = 32) -> np.ndarray:
+        """The features [images, dim] of the frozen backbone, before anything that was learned."""
+        found, tensors = [], (self._tensor(image) for image in images)
+        while batch := list(itertools.islice(tensors, batch_size)):
+            found.append(self._computed(lambda x: self.learner.cached_features(x, None), torch.stack(batch)).cpu())
+        return torch.cat(found).numpy()
 
     def scores(self, x: Tensor) -> Tensor:
         """The learner's own scores [B, classes] of images as `transform` returns them; the largest is the label."""

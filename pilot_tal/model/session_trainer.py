@@ -68,7 +68,9 @@ class ClosedFormSession(SessionTrainer):
         self.features, self.labels = cache.pop(FEATURES), cache.pop(LABELS)
         learner.load_checkpoint_state({**checkpoint.learner, **cache})
 
-    def evaluate(self, learner: Learner, task: TaskInfo) -> tuple[list[str], np.ndarray, np.ndarray]:
+    def evaluate(
+        self, learner: Learner, task: TaskInfo, picks: list[Tensor] | None = None
+    ) -> tuple[list[str], np.ndarray, np.ndarray]:
         """Adds the session's held-out images to those kept, and predicts all."""
         self.keep(cast(ClosedForm, learner))
         return self.predicted(cast(ClosedForm, learner))

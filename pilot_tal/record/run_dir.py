@@ -4,6 +4,7 @@
     predictions/       task00.csv …: image, true, pred over all classes seen, after each task
     steps/             task00.jsonl …: one line per training step
     states/            task00.jsonl …: TAL's Q and α·w at intervals
+    prompts/           task00.jsonl …: how often the test images of each task picked each prompt (L2P, DualPrompt)
     checkpoint/        task00.learner.safetensors …: the model after each task, and what resuming needs
     result.json        tasks done, with size and SHA-256 of every file above but run.json
     log.txt            messages
@@ -42,7 +43,8 @@ RECORD, RESULT, LOG, ERROR = "run.json", "result.json", "log.txt", "error.txt"
 LATEST = "checkpoint/latest.json"  # of runs of earlier versions: names their last checkpoint
 Labels = tuple[np.ndarray, np.ndarray]  # true and predicted
 _SEAL = "checksum"
-FOLDERS = ("predictions", "steps", "states", "checkpoint")
+LOGS = ("steps", "states", "prompts")
+FOLDERS = ("predictions", *LOGS, "checkpoint")
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,6 +118,10 @@ class Run:
         """TAL's state at intervals in the tasks done; empty for losses without one."""
         return self._log("states")
 
+    def prompt_log(self) -> list[dict[str, Any]]:
+        """For each task done and each task up to it (`of_task`): its test images, and how many picked each prompt."""
+        return self._log("prompts")
+
     def _log(self, kind: str) -> list[dict[str, Any]]:
         files = {task: task_file(kind, task) for task in range(self.tasks_done)}
         return [
@@ -138,7 +144,7 @@ def load_run(path: str | Path) -> Run:
     files, tasks = result["files"], range(result["tasks_done"])
     seen = np.cumsum(record.stream.task_sizes)
     predictions = [_read_predictions(path, task_file("predictions", t), files, int(seen[t])) for t in tasks]
-    for name in [task_file(kind, t) for t in tasks for kind in ("steps", "states")]:  # what else it names is not ours
+    for name in [task_file(kind, t) for t in tasks for kind in LOGS]:  # what else it names is not ours
         if name in files:
             _verified(path, name, files)
     return Run(path, record, predictions, result["finished"], files)
@@ -199,7 +205,7 @@ def damaged(file: Path, reason: str) -> UserError:
 
 
 def task_file(kind: str, task: int) -> str:
-    """The predictions, steps or states of a task, below the run's directory."""
+    """The file of one kind (predictions, steps, states, prompts) of a task, below the run's directory."""
     return f"{kind}/task{task:02d}.{'csv' if kind == 'predictions' else 'jsonl'}"
 
 

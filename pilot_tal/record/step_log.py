@@ -9,6 +9,7 @@ from torch import Tensor
 from pilot_tal.losses import TaskLoss
 
 MOST_STATES = 200
+_VALUES = ("loss", "aux", "accuracy")
 
 
 class StepLog:
@@ -21,16 +22,23 @@ class StepLog:
     def __init__(self, criterion: TaskLoss):
         self.criterion = criterion
         self._places: list[tuple[int, float | None]] = []
-        self._losses: list[Tensor] = []
+        self._values: list[Tensor] = []
         self._states: list[tuple[int, dict[str, Tensor]]] = []
         self._stride = 1
 
-    def add(self, loss: Tensor, aux: Tensor | None = None, epoch: int = 0, lr: float | None = None) -> None:
+    def add(
+        self,
+        loss: Tensor,
+        aux: Tensor | None = None,
+        epoch: int = 0,
+        lr: float | None = None,
+        accuracy: Tensor | None = None,
+    ) -> None:
         """Notes a step; nothing here waits for the device."""
-        step = len(self._losses)
+        step = len(self._values)
         self._places.append((epoch, lr))
-        aux = torch.full_like(loss, math.nan) if aux is None else aux
-        self._losses.append(torch.stack((loss.detach().float(), aux.detach().float())))
+        values = [torch.full_like(loss, math.nan) if value is None else value for value in (loss, aux, accuracy)]
+        self._values.append(torch.stack([value.detach().float() for value in values]))
         if step % self._stride == 0:
             self._keep(step)
         if len(self._states) > MOST_STATES:
@@ -38,15 +46,15 @@ class StepLog:
 
     def steps(self) -> list[dict[str, Any]]:
         """One entry a step."""
-        values = torch.stack(self._losses).tolist() if self._losses else []
+        values = torch.stack(self._values).tolist() if self._values else []
         return [
-            {"epoch": epoch, "step": step, "loss": _plain(loss), "aux": _plain(aux), "lr": lr}
-            for step, ((epoch, lr), (loss, aux)) in enumerate(zip(self._places, values, strict=True))
+            {"epoch": epoch, "step": step, **dict(zip(_VALUES, map(_plain, found), strict=True)), "lr": lr}
+            for step, ((epoch, lr), found) in enumerate(zip(self._places, values, strict=True))
         ]
 
     def states(self) -> list[dict[str, Any]]:
         """One entry for each state that was kept, and for the last one."""
-        last = len(self._losses) - 1
+        last = len(self._values) - 1
         if self._states and self._states[-1][0] != last:
             self._keep(last)
         return [

@@ -70,7 +70,7 @@ class RunWriter:
         pred: Iterable[int],
         **logs: Iterable[dict[str, Any]],
     ) -> None:
-        """Writes the predictions after a task and its logs (`steps`, `states`); an empty log has no file."""
+        """Writes the predictions after a task and its logs (`steps`, `states`, `prompts`); an empty log has no file."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("image", "true", "pred"))

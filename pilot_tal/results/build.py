@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pilot_tal.results import display, tables
 from pilot_tal.results.conditions import conditions_table
 from pilot_tal.results.display import clean, listed
 from pilot_tal.results.drawing import FORMATS, Plot, style
+from pilot_tal.results.features import feature_maps
 from pilot_tal.results.findings import Finding, group_findings, headline, study_findings
 from pilot_tal.results.formats import Table
 from pilot_tal.results.grouping import load_study
@@ -28,7 +30,14 @@ from pilot_tal.results.groups import BASELINE, Group
 from pilot_tal.results.options import featured_variants
 from pilot_tal.results.plots_classes import accuracy_by_class, confusion, difference_by_class
 from pilot_tal.results.plots_overview import group_tradeoff, options_plots, study_plots
-from pilot_tal.results.plots_tasks import after_task, loss_curves, precision_recall_by_task, tal_over_steps, task_matrix
+from pilot_tal.results.plots_tasks import (
+    after_task,
+    precision_recall_by_task,
+    prompts_picked,
+    tal_over_steps,
+    task_matrix,
+    training_curves,
+)
 from pilot_tal.results.study import Study
 from pilot_tal.results.thumbnails import thumbnails
 
@@ -70,6 +79,7 @@ def build_report(
     baseline: str = BASELINE,
     *,
     plots: bool = False,
+    features: bool = False,
     watched: bool = False,
 ) -> Path:
     """Write the report on all runs at or below `runs` into `output`; all its files appear together or none does.
@@ -79,6 +89,7 @@ def build_report(
         output: Folder of the report.
         baseline: The loss that the others are compared with; a study has its own.
         plots: Draw every plot, and write each as SVG, PDF and PNG.
+        features: Add a map of the frozen features of the test images; needs the images, the weights and umap-learn.
         watched: Let the pages reload themselves.
 
     Returns:
@@ -89,6 +100,7 @@ def build_report(
     """
     study, output = load_study(runs, baseline), given_path(output, "output")
     finished, section = study.finished, None
+    maps = feature_maps(study) if features else []
     every = plots or len(finished) <= ALL_PLOTS_UP_TO
     with staged_folder(output) as folder, progress("report", len(finished)) as bar, style():
         for group in finished:  # one at a time, so that memory does not grow with their number
@@ -96,7 +108,7 @@ def build_report(
             if len(finished) > 1:
                 _write(folder / f"{group.slug}.html", _render(study, None, section, watched))
             bar.update(1)
-        overview = _study_part(study).write(folder, study_plots(study), plots)
+        overview = _study_part(study).write(folder, chain(study_plots(study), maps), plots)
         _write(folder / "index.html", _render(study, overview, section if len(finished) == 1 else None, watched))
         _archive(folder)
     return output / "index.html"
@@ -131,7 +143,8 @@ def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
         return
     yield from (difference_by_class(group, v) for v in group.compared_variants() if v in variants)
     yield from options_plots(group)
-    yield from loss_curves(variants)
+    yield from training_curves(variants)
+    yield from prompts_picked(group, variants)
     yield from tal_over_steps(variants)
     if several:
         yield precision_recall_by_task(group, variants)

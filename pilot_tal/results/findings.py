@@ -15,7 +15,7 @@ from pilot_tal.results.display import clean, exact
 from pilot_tal.results.groups import Group, Variant, shared_seeds
 from pilot_tal.results.paper import departures, table_numbers
 from pilot_tal.results.study import Study
-from pilot_tal.results.training import CALIBRATED, epoch_losses, mean_weights
+from pilot_tal.results.training import CALIBRATED, epoch_means, mean_weights
 
 NEAR_CHANCE = 1.5  # times the accuracy of a uniform guess
 NEAR_LN_C = 0.95  # times the loss of a uniform guess
@@ -125,7 +125,7 @@ def _nothing_learned(group: Group) -> Iterator[Finding]:
     chance, last_task = 1 / sum(group.task_sizes), group.task_sizes[-1]
     trained = [variant for variant in group.finished_variants() if variant.trains]
     for variant in trained:
-        losses = [tasks[-1][-1] for run in variant.runs.values() if (tasks := epoch_losses(run))]
+        losses = [[*tasks.values()][-1][-1] for run in variant.runs.values() if (tasks := epoch_means(run, "loss"))]
         right = variant.spread("a_last")
         if losses and last_task > 1 and (loss := sum(losses) / len(losses)) >= NEAR_LN_C * log(last_task):
             values = {"variant": variant.label, "cause": "training_loss", "value": float(loss), "limit": log(last_task)}

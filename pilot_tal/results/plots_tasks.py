@@ -1,4 +1,4 @@
-"""Plots over tasks and epochs: accuracy after each task, precision and recall, training loss, TAL's state."""
+"""Plots over tasks and epochs: accuracy, precision and recall, training curves, TAL's state, prompts picked."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from pilot_tal.metrics import tail_classes
 from pilot_tal.results.drawing import INK, Plot, figure, heatmap, legend, reference_style, variant_style
 from pilot_tal.results.groups import Group, Variant
-from pilot_tal.results.training import TaskState, epoch_losses, read_states
+from pilot_tal.results.training import TaskState, epoch_means, prompt_usage, read_states
 
 _NUMBERED_UP_TO = 12  # tasks; more leave no room for a number in each cell
 PARTS = {
@@ -57,13 +57,7 @@ def task_matrix(variant: Variant) -> Plot:
     matrix = 100 * variant.mean_over_seeds("task_matrix")
     tasks = len(matrix)
     shown, (axes,) = figure(4.0 if tasks > 2 else 3.0)
-    heatmap(axes, matrix, Normalize(0, 100))
-    for row, column in np.argwhere(~np.isnan(matrix)) if tasks <= _NUMBERED_UP_TO else ():
-        value, ink = matrix[row, column], "#000000" if matrix[row, column] > 55 else "#ffffff"
-        axes.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=10)
-    places, step = np.arange(tasks) + 0.5, 1 if tasks <= 20 else 5
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticks(places[::step], np.arange(1, tasks + 1)[::step])
+    _percent_cells(axes, matrix)
     axes.set(xlabel="classes of task", ylabel="after task")
     caption = "Accuracy in percent on the classes of a task (column) after each task (row), mean over seeds."
     return Plot(f"task-matrix-{variant.slug}", f"Task × task: {variant.label}", caption, shown)
@@ -90,29 +84,86 @@ def precision_recall_by_task(group: Group, variants: Sequence[Variant]) -> Plot:
     return Plot("precision-recall-by-task", "Precision minus recall, by task", caption, shown)
 
 
-def loss_curves(variants: Sequence[Variant]) -> Iterator[Plot]:
-    """Training loss per epoch, all tasks in a row; none where no run logged its steps."""
-    curves: dict[Variant, list[np.ndarray]] = {}
-    for variant in variants:
-        runs = [losses for run in variant.runs.values() if (losses := epoch_losses(run))]
-        same = [run for run in runs if [*map(len, run)] == [*map(len, runs[0])]]
-        if same:
-            curves[variant] = [np.mean(task, axis=0) for task in zip(*same, strict=True)]
+def training_curves(variants: Sequence[Variant]) -> Iterator[Plot]:
+    """Training loss and accuracy per epoch, all tasks in a row; none where no run logged its steps."""
+    found = {key: {v: tasks for v in variants if (tasks := _over_seeds(v, key))} for key in ("loss", "accuracy")}
+    curves = {key: tasks for key, tasks in found.items() if tasks}  # runs of earlier versions have no accuracy
     if not curves:
         return
-    shown, (axes,) = figure(2.9)
-    for variant, tasks in curves.items():
-        look = {**variant_style(variant, [*curves]), "markersize": 3}
-        for stop, means in zip(np.cumsum([*map(len, tasks)]), tasks, strict=True):
-            axes.plot(np.arange(stop - len(means) + 1, stop + 1), means, **look)
-            look["label"] = None
-    for bound in np.cumsum([*map(len, next(iter(curves.values())))])[:-1]:
-        axes.axvline(bound + 0.5, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
-    axes.set(ylabel="training loss", ylim=(min(0, axes.get_ylim()[0]), None))
-    _count_along(axes, "epoch")
-    legend(shown, axes)
+    shown, panels = figure(0.7 + 2.2 * len(curves), rows=len(curves), sharex=True)
+    for axes, (key, tasks_of) in zip(panels, curves.items(), strict=True):
+        for variant, tasks in tasks_of.items():
+            look = {**variant_style(variant, [*tasks_of]), "markersize": 3}
+            stops = np.cumsum([*map(len, tasks.values())])
+            for stop, means in zip(stops, tasks.values(), strict=True):
+                axes.plot(np.arange(stop - len(means) + 1, stop + 1), means * (100 if key == "accuracy" else 1), **look)
+                look["label"] = None
+            if key == "accuracy":
+                after = 100 * variant.mean_over_seeds("new_after_task")[[*tasks]]
+                axes.plot(stops, after, "D", color=variant.colour, fillstyle="none", markersize=7)
+        for bound in np.cumsum([*map(len, next(iter(tasks_of.values())).values())])[:-1]:
+            axes.axvline(bound + 0.5, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
+        axes.set(
+            ylabel={"loss": "training loss", "accuracy": "accuracy, %"}[key], ylim=(min(0, axes.get_ylim()[0]), None)
+        )
+    _count_along(panels[-1], "epoch")
+    legend(shown, panels[0])
     caption = "Mean over the steps of an epoch and over seeds; dotted lines separate tasks. Losses differ in scale."
-    yield Plot("training-loss", "Training loss", caption, shown)
+    if "accuracy" in curves:
+        caption += (
+            " Lines below: training accuracy, of augmented images among the classes of the task. Diamonds: test "
+            "accuracy on the same classes after the task, among all classes seen."
+        )
+    yield Plot(
+        "training-loss", "Training loss and accuracy" if "accuracy" in curves else "Training loss", caption, shown
+    )
+
+
+def _over_seeds(variant: Variant, key: str) -> dict[int, np.ndarray]:
+    """Task → mean over seeds per epoch, of the runs with as many epochs as the first."""
+    runs = [means for run in variant.runs.values() if (means := epoch_means(run, key))]
+    shapes = [{task: len(means) for task, means in run.items()} for run in runs]
+    same = [run for run, shape in zip(runs, shapes, strict=True) if shape == shapes[0]]
+    return {task: np.mean([run[task] for run in same], axis=0) for task in (same[0] if same else ())}
+
+
+def prompts_picked(group: Group, variants: Sequence[Variant]) -> Iterator[Plot]:
+    """Share of the images of each task that pick each prompt, a plot for each variant that logged it."""
+    for variant in variants:
+        usage = {seed: found for seed in variant.seeds if (found := prompt_usage(variant.runs[seed]))}
+        if not usage:
+            continue
+        seed, (images, counts) = next(iter(usage.items()))
+        shown, (axes,) = figure(0.9 + 0.4 * min(len(counts), _NUMBERED_UP_TO))
+        _percent_cells(axes, 100 * counts / np.maximum(images, 1)[:, None])
+        axes.set(xlabel="prompt", ylabel="images of task")
+        needed = [prompts_needed(found.sum(axis=0)) for _, found in usage.values()]
+        same = prompts_needed(np.ones(round(counts.sum() / max(images.sum(), 1)), dtype=int))
+        caption = (
+            f"Seed {seed}, after the last task: percent of the test images of a task's classes (row) that pick a "
+            f"prompt (column). {', '.join(map(str, needed))} of {counts.shape[1]} prompts make up 90 % of all picks"
+            f"{' (one number per seed)' if len(needed) > 1 else ''}; it would be {same} if all images picked the same."
+        )
+        if group.fidelity == "pilot":
+            caption += " With fidelity pilot the images of a batch share their prompts, by vote."
+        yield Plot(f"prompts-{variant.slug}", f"Prompts picked: {variant.label}", caption, shown)
+
+
+def prompts_needed(picks: np.ndarray, share: float = 0.9) -> int:
+    """How many prompts, the most picked first, make up a share of all picks."""
+    covered = np.cumsum(np.sort(picks)[::-1]) / max(picks.sum(), 1)
+    return int((covered < share - 1e-9).sum()) + 1
+
+
+def _percent_cells(axes: Axes, matrix: np.ndarray) -> None:
+    """A matrix of percents as a heatmap, with the numbers where there is room; rows and columns count from 1."""
+    heatmap(axes, matrix, Normalize(0, 100))
+    for row, column in np.argwhere(~np.isnan(matrix)) if max(matrix.shape) <= _NUMBERED_UP_TO else ():
+        value, ink = matrix[row, column], "#000000" if matrix[row, column] > 55 else "#ffffff"
+        axes.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=10)
+    for axis, count in zip((axes.yaxis, axes.xaxis), matrix.shape, strict=True):
+        step = 1 if count <= 20 else 5
+        axis.set_ticks(np.arange(count)[::step] + 0.5, np.arange(1, count + 1)[::step])
 
 
 def tal_over_steps(variants: Sequence[Variant]) -> Iterator[Plot]:

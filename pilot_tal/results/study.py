@@ -127,16 +127,17 @@ class Study:
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=[*columns, "metric", "mean", "low", "high", "n"])
 
-    def report(self, folder: str | Path = "report", plots: bool = False) -> Path:
+    def report(self, folder: str | Path = "report", plots: bool = False, features: bool = False) -> Path:
         """Write the report; return the path of its overview page.
 
         Args:
             folder: Where to write it.
             plots: Draw every plot, and write each as SVG, PDF and PNG.
+            features: Add a map of the frozen features of the test images; needs `umap-learn`, images and weights.
         """
         from pilot_tal.results.build import build_report
 
-        return build_report(self, folder, plots=plots)
+        return build_report(self, folder, plots=plots, features=features)
 
     def _summary(self) -> pd.DataFrame:
         frame = self.frame()

@@ -1,4 +1,4 @@
-"""What the logs of a run tell about its training: the loss per epoch, and TAL's Q and weight α·w per class."""
+"""What the logs of a run hold: loss and accuracy per epoch, TAL's Q and weight α·w per class, prompts picked."""
 
 from dataclasses import dataclass
 
@@ -21,13 +21,19 @@ class TaskState:
     weights: np.ndarray
 
 
-def epoch_losses(run: Run) -> list[np.ndarray]:
-    """Mean training loss of each epoch, an array per task; empty for a run without a log of steps."""
+def epoch_means(run: Run, key: str) -> dict[int, np.ndarray]:
+    """Mean of `loss` or `accuracy` over the steps of each epoch, an array per task; empty where it was not logged."""
     tasks: dict[int, dict[int, list[float]]] = {}
     for line in run.step_log():
-        if isinstance(loss := line.get("loss"), (int, float)):
-            tasks.setdefault(line["task"], {}).setdefault(line.get("epoch", 0), []).append(loss)
-    return [np.array([np.mean(epochs[e]) for e in sorted(epochs)]) for _, epochs in sorted(tasks.items())]
+        if isinstance(value := line.get(key), (int, float)):
+            tasks.setdefault(line["task"], {}).setdefault(line.get("epoch", 0), []).append(value)
+    return {task: np.array([np.mean(epochs[e]) for e in sorted(epochs)]) for task, epochs in sorted(tasks.items())}
+
+
+def prompt_usage(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
+    """Test images of each task's classes, and how many picked each prompt (tasks × pool); None without a log."""
+    lines = [line for line in run.prompt_log() if line["task"] == run.tasks_done - 1]
+    return (np.array([n["images"] for n in lines]), np.array([n["counts"] for n in lines])) if lines else None
 
 
 def read_states(run: Run) -> list[TaskState]:

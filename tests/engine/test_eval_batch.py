@@ -94,21 +94,24 @@ class Small:
     """A learner whose device has memory for three images at a time."""
 
     def __init__(self, mixes: bool):
-        self.config, self.fidelity, self.seen = None, "pilot", []
+        self.config, self.fidelity, self.seen, self.picked = None, "pilot", [], None
         self.mixes_batch = lambda config, fidelity: mixes
 
     def scores(self, x, ids):
         if len(x) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.seen.append(ids.tolist())
+        self.picked = ids[:, None] % 4
         return torch.nn.functional.one_hot(x.long().flatten(), 20)
 
 
 def test_a_batch_that_does_not_fit_is_halved_unless_it_matters():
     y = torch.arange(11)
     learner = Small(mixes=False)
-    true, predicted = evaluate(learner, [(y.float(), y, y)], "cpu", size=11)
+    picks: list[torch.Tensor] = []
+    true, predicted = evaluate(learner, [(y.float(), y, y)], "cpu", size=11, picks=picks)
     assert torch.equal(true, y) and torch.equal(predicted, y)
+    assert torch.equal(torch.cat(picks).flatten(), y % 4)
     assert learner.seen == [[0, 1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
     with pytest.raises(torch.OutOfMemoryError):
         evaluate(Small(mixes=True), [(y.float(), y, y)], "cpu", size=11)

@@ -45,7 +45,11 @@ def expected_steps(run):
     for task in range(run.tasks_done):
         sizes.append(sizes[-1] + sum(line["task"] == task for line in lines))
     steps = {
-        sizes[line["task"]] + line["step"]: {"train/loss": line["loss"], "train/learning rate": line["lr"]}
+        sizes[line["task"]] + line["step"]: {
+            "train/loss": line["loss"],
+            "train/accuracy": line["accuracy"],
+            "train/learning rate": line["lr"],
+        }
         for line in lines
     }
     stream = run.record.stream

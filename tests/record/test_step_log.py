@@ -23,7 +23,7 @@ def logged(steps: int) -> StepLog:
     log = StepLog(criterion)
     for step in range(steps):
         criterion.steps = step
-        log.add(torch.tensor(step / 3), torch.tensor(0.5), epoch=step // 10, lr=0.1)
+        log.add(torch.tensor(step / 3), torch.tensor(0.5), step // 10, 0.1, torch.tensor(0.75))
     return log
 
 
@@ -32,7 +32,7 @@ def test_every_step_is_there_with_all_digits_of_float32():
     assert [line["step"] for line in lines] == list(range(25))
     assert [line["epoch"] for line in lines] == [step // 10 for step in range(25)]
     assert all(torch.tensor(line["loss"]) == torch.tensor(line["step"] / 3) for line in lines)
-    assert lines[0] == {"epoch": 0, "step": 0, "loss": 0.0, "aux": 0.5, "lr": 0.1}
+    assert lines[0] == {"epoch": 0, "step": 0, "loss": 0.0, "aux": 0.5, "accuracy": 0.75, "lr": 0.1}
 
 
 def test_states_are_thinned_out_evenly_and_the_last_stays():
@@ -49,7 +49,8 @@ def test_states_are_thinned_out_evenly_and_the_last_stays():
 def test_a_loss_without_state_logs_none():
     log = StepLog(build_loss("ce"))
     log.add(torch.tensor(1.0))
-    assert log.states() == [] and log.steps() == [{"epoch": 0, "step": 0, "loss": 1.0, "aux": None, "lr": None}]
+    missing = {"aux": None, "accuracy": None, "lr": None}
+    assert log.states() == [] and log.steps() == [{"epoch": 0, "step": 0, "loss": 1.0, **missing}]
     assert StepLog(build_loss("ce")).steps() == []
 
 

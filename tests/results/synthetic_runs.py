@@ -95,13 +95,16 @@ def write_run_directory(
     steps_a_task=400,
     states=None,
     losses_by_epoch=None,
+    accuracies_by_epoch=None,
+    prompts=None,
     **options,
 ) -> Path:
     """Writes one run; `tail_gain` is added to the chance that an image of a rare class is right.
 
     `tests` is the number of test images per class, or one for each original class. `states` are the lines of TAL's log
     for each task, in place of made-up ones; an empty list leaves the log out. `losses_by_epoch` are logged as two steps
-    per epoch in every task.
+    per epoch in every task, `accuracies_by_epoch` beside them. `prompts` are the picks of each task's images, as
+    (images, counts), after every task.
     """
     record = record or make_record(**options)
     done = record.num_tasks if tasks_done is None else tasks_done
@@ -116,8 +119,14 @@ def write_run_directory(
                 lines = _tal_lines(record, task, steps_a_task) if states is None else states[task]
             epochs = enumerate(losses_by_epoch or ())
             steps = [{"epoch": e, "step": 2 * e + i, "loss": loss} for e, loss in epochs for i in (0, 1)]
+            for step in steps if accuracies_by_epoch else ():
+                step["accuracy"] = accuracies_by_epoch[step["epoch"]]
+            picks = [
+                {"of_task": t, "images": n, "counts": counts}
+                for t, (n, counts) in enumerate((prompts or [])[: task + 1])
+            ]
             images = [f"{y}/{i}.png" for i, y in enumerate(true)]
-            writer.write_task(task, images, true, pred, steps=steps, states=lines)
+            writer.write_task(task, images, true, pred, steps=steps, states=lines, prompts=picks)
         writer.commit(record, done)
     return path
 

@@ -15,7 +15,7 @@ from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.results.findings import group_findings, headline, study_findings, verdict
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.paper import departures, paper_numbers
-from pilot_tal.results.training import epoch_losses, mean_weights, read_states
+from pilot_tal.results.training import epoch_means, mean_weights, read_states
 
 SMALL = {"task_sizes": (6, 6), "counts": long_tailed_counts(12, 60, 3), "tests": 10, "steps_a_task": 1500}
 TINY = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5}
@@ -142,9 +142,9 @@ def test_below_the_training_free_reference_is_reported_paired_by_seed(tmp_path):
     assert not [f for f in group_findings(free) if f.kind == "below_reference"]
 
 
-def test_epoch_losses_are_means_over_the_steps_of_each_task(tmp_path):
+def test_epoch_means_are_means_over_the_steps_of_each_task(tmp_path):
     path = write_run_directory(tmp_path, losses_by_epoch=(2.0, 1.0, 0.5), **TINY)
-    assert [losses.tolist() for losses in epoch_losses(load_run(path))] == [[2.0, 1.0, 0.5]] * 2
+    assert [losses.tolist() for losses in epoch_means(load_run(path), "loss").values()] == [[2.0, 1.0, 0.5]] * 2
 
 
 def test_too_few_steps_for_tal_are_reported_with_the_weights(tmp_path):

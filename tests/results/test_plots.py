@@ -9,7 +9,7 @@ from pilot_tal.results.drawing import Plot, figure, style
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.plots_classes import accuracy_by_class, confusion, difference_by_class
 from pilot_tal.results.plots_overview import group_tradeoff, study_plots
-from pilot_tal.results.plots_tasks import after_task, loss_curves, tal_over_steps, task_matrix
+from pilot_tal.results.plots_tasks import after_task, prompts_picked, tal_over_steps, task_matrix, training_curves
 
 SMALL = {"task_sizes": (4, 3, 3), "counts": long_tailed_counts(10, 30, 3), "tests": 5, "steps_a_task": 5}
 
@@ -124,7 +124,7 @@ def test_confusion_matrix_names_up_to_30_classes(tmp_path, classes, named):
 
 
 def test_training_loss_is_drawn_per_epoch_and_task(group):
-    (plot,) = loss_curves(group.variants)
+    (plot,) = training_curves(group.variants)
     lines = [line for line in plot.figure.axes[0].lines if len(line.get_xdata()) == 3]
     assert [line.get_ydata().tolist() for line in lines] == [[2.0, 1.0, 0.5]] * 6
     assert [line.get_xdata().tolist() for line in lines[:3]] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
@@ -132,7 +132,7 @@ def test_training_loss_is_drawn_per_epoch_and_task(group):
 
 def test_no_training_loss_without_a_log(tmp_path):
     write_run_directory(tmp_path, **SMALL)
-    assert list(loss_curves(load_study([tmp_path]).groups[0].variants)) == []
+    assert list(training_curves(load_study([tmp_path]).groups[0].variants)) == []
 
 
 def weights_drawn(tmp_path, steps_a_task):
@@ -154,3 +154,34 @@ def test_a_task_of_one_step_shows_as_a_point(tmp_path, steps, marker):
     curves = [line for line in weights_drawn(tmp_path, steps).lines if line.get_linestyle() in "---"]
     markers = {line.get_marker() for line in curves if len(line.get_ydata()) == steps and line.get_markersize() == 3}
     assert markers == {marker}
+
+
+def test_training_accuracy_is_beside_the_test_accuracy_on_the_new_classes(tmp_path):
+    write_comparison(tmp_path, losses_by_epoch=(2.0, 1.0), accuracies_by_epoch=(0.25, 0.75), **SMALL)
+    (group,) = load_study([tmp_path]).groups
+    (plot,) = training_curves(group.variants)
+    _, below = plot.figure.axes
+    curves = [line for line in below.lines if line.get_marker() != "D" and line.get_linestyle() != ":"]
+    assert [line.get_ydata().tolist() for line in curves] == [[25, 75]] * 6, "two variants, three tasks"
+    diamonds = [line for line in below.lines if line.get_marker() == "D"]
+    for line, variant in zip(diamonds, group.variants, strict=True):
+        assert line.get_xdata().tolist() == [2, 4, 6], "at the end of each task"
+        np.testing.assert_allclose(line.get_ydata(), 100 * variant.mean_over_seeds("new_after_task"))
+
+
+PICKS = [(10, [10, 10, 0, 0]), (10, [10, 9, 1, 0]), (20, [20, 1, 19, 0])]
+
+
+@pytest.mark.parametrize("fidelity", ["pilot", "fixed"])
+def test_prompt_usage_is_the_share_of_the_images_of_each_task(tmp_path, fidelity):
+    write_comparison(tmp_path, losses=[("ce", 0)], prompts=PICKS, fidelity=fidelity, **SMALL)
+    (group,) = load_study([tmp_path]).groups
+    (plot,) = prompts_picked(group, group.variants)
+    shares = plot.figure.axes[0].images[0].get_array()
+    assert shares.tolist() == [[100, 100, 0, 0], [100, 90, 10, 0], [100, 5, 95, 0]]
+    assert "3, 3, 3 of 4 prompts make up 90 %" in plot.caption and "would be 2 if" in plot.caption
+    assert ("by vote" in plot.caption) == (fidelity == "pilot")
+
+
+def test_prompt_usage_needs_a_log(group):
+    assert list(prompts_picked(group, group.variants)) == []
