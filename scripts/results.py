@@ -4,7 +4,7 @@
     python scripts/results.py collect runs/results     # finished runs into results/runs.csv
     python scripts/results.py page                     # tables in docs/results.md and README.md, and the figures
 
-Runs resume where they stopped. A table is written between `<!-- table: KIND key=value … -->` and `<!-- end -->`.
+Runs resume where they stopped. A table is written between `<!-- table: main key=value … -->` and `<!-- end -->`.
 The text around the tables is written by hand; `tests/evidence` checks that every table equals results/runs.csv.
 """
 
@@ -13,7 +13,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -170,22 +169,9 @@ def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: s
         lines.append((group["a_mean"].mean(), cells))
     titles = ["Method", "Loss", "ViT passes", *SCORES.values()]
     titles += [] if short else [f"{name} − CE" for name in SCORES.values()]
+    rule = ["---", "---", *["---:"] * (len(titles) - 2)]
     rows = [cells for _, cells in sorted(lines, key=lambda line: -line[0])]
-    return _markdown(titles, rows, text=2)
-
-
-def versus_table(dataset: str, method: str, tasks: str = "5", fidelity: str = "fixed") -> str:
-    """One method (with its only loss) minus every other variant, paired by seed."""
-    frame = runs(dataset=dataset, tasks=tasks, fidelity=fidelity)
-    ours, rows = frame[frame["method"] == method], []
-    for (other, loss, options), group in frame[frame["method"] != method].groupby(["method", "loss", "options"]):
-        found = [_difference(ours, group, key) for key in SCORES]
-        rows.append((found[1].mean, [LEARNERS[other].title, _loss(loss, options), *map(_change, found)]))
-    titles = ["Method", "Loss", *(f"{name} of {LEARNERS[method].title} minus" for name in SCORES.values())]
-    return _markdown(titles, [cells for _, cells in sorted(rows, key=lambda row: row[0])], text=2)
-
-
-TABLES: dict[str, Callable[..., str]] = {"main": main_table, "versus": versus_table}
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *rows))
 
 
 def _difference(ours: pd.DataFrame, base: pd.DataFrame, key: str) -> Difference:
@@ -205,20 +191,15 @@ def _loss(name: str, options: str) -> str:
     return f"{title} ({options})" if options else title
 
 
-def _markdown(titles: list[str], rows: list[list[str]], text: int) -> str:
-    rule = ["---"] * text + ["---:"] * (len(titles) - text)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *rows))
-
-
-MARK = re.compile(r"(<!-- table: (\w+)((?: \w+=\S+)*) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- table: main((?: \w+=\S+)*) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
 
 def filled(text: str) -> str:
     """A page with its tables written from results/runs.csv."""
 
     def table(found: re.Match) -> str:
-        options = dict(item.split("=", 1) for item in found[3].split())
-        return f"{found[1]}\n{TABLES[found[2]](**options)}\n{found[5]}"
+        options = dict(item.split("=", 1) for item in found[2].split())
+        return f"{found[1]}\n{main_table(**options)}\n{found[3]}"
 
     return MARK.sub(table, text)
 

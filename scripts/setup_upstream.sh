@@ -52,7 +52,7 @@ if ! { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "${packages[*]}" ] && "$env/bin/
   printf '%s' "${packages[*]}" >"$stamp"
 fi
 
-"$env/bin/python" -B "$root/pilot_tal/upstream/__main__.py" check --repo "$repo"
+"$env/bin/python" -B "$root/pilot_tal/upstream/__main__.py" check "$repo"
 config=exps/l2p.json
 [ -f "$repo/$config" ] || config=exps/icarl.json
 program="$root/.venv/bin/pilot-tal"

@@ -1,12 +1,11 @@
 """The driver's own command line, for the environment of the checkout.
 
-    python pilot_tal/upstream/__main__.py check --repo PATH
+    python pilot_tal/upstream/__main__.py check PATH_OF_THE_CHECKOUT
     python pilot_tal/upstream/__main__.py run JOB.json
 
 Started as a file it finds `pilot_tal` beside itself and nothing else: the packages are the environment's own.
 """
 
-import argparse
 import importlib.util
 import sys
 from pathlib import Path
@@ -23,47 +22,32 @@ def _find_own_packages() -> None:
         spec.loader.exec_module(module)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str]) -> int:
     """Runs a command; an error meant for the user is one sentence and exit status 2."""
     from data_lt.errors import UserError
+    from pilot_tal.upstream import driver
+    from pilot_tal.upstream.job import read_job
+    from pilot_tal.upstream.seams import check_seams, find_toolbox
 
-    parser = argparse.ArgumentParser(prog="pilot_tal.upstream", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("check", help="Check a checkout and this environment; nothing is trained.")
-    check.add_argument("--repo", required=True, type=Path, help="The checkout of LAMDA-PILOT or PyCIL.")
-    run = commands.add_parser("run", help="Run a job that `pilot-tal upstream` has written.")
-    run.add_argument("job", type=Path)
-    given = parser.parse_args(arguments)
     try:
-        if given.command == "check":
-            _check(given.repo)
-        else:
-            _run(given.job)
+        if len(arguments) != 2 or arguments[0] not in ("check", "run"):
+            raise UserError(f"usage: {__doc__.splitlines()[2].strip()}, or run JOB.json")
+        if arguments[0] == "run":
+            driver.run(read_job(arguments[1]))
+            return 0
+        repo = Path(arguments[1])
+        toolbox = find_toolbox(repo)
+        for learner in toolbox.learners.values():
+            check_seams(repo, toolbox, learner)
+        versions = driver.check_environment(toolbox, repo, toolbox.learners.values())
+        print(f"{toolbox.title}: all seams are there ({', '.join(f'{k} {v}' for k, v in versions.items())})")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _check(repo: Path) -> None:
-    from pilot_tal.upstream.driver import check_environment
-    from pilot_tal.upstream.seams import check_seams, find_toolbox
-
-    toolbox = find_toolbox(repo)
-    for learner in toolbox.learners.values():
-        check_seams(repo, toolbox, learner)
-    versions = check_environment(toolbox, repo, toolbox.learners.values())
-    print(f"{toolbox.title}: all seams are there ({', '.join(f'{k} {v}' for k, v in versions.items())})")
-
-
-def _run(path: Path) -> None:
-    from pilot_tal.upstream.driver import run
-    from pilot_tal.upstream.job import read_job
-
-    run(read_job(path))
-
-
 if __name__ == "__main__":
     if not __package__:
         _find_own_packages()
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

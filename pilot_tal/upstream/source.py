@@ -2,14 +2,13 @@
 
 import copy
 import sys
-import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, foreign_code
 from pilot_tal.backbone.weights import read_state
 from pilot_tal.upstream.job import Data
 from pilot_tal.upstream.swap import Patches
@@ -75,10 +74,8 @@ def load_vit_weights(model: Any, path: str | Path) -> None:
     """
     path = Path(path)
     if path.suffix == ".npz":
-        try:
+        with foreign_code(f"the weights {path} do not fit {type(model).__name__}"):
             model.load_pretrained(str(path))
-        except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-            raise UserError(f"the weights {path} do not fit {type(model).__name__}: {error}") from error
         return
     state = read_state(path)
     prepare = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)

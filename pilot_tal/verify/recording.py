@@ -1,8 +1,6 @@
 """Reads a recorded run of a learner: one `.npz` file of numbers."""
 
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, foreign_code
 from data_lt.files import check_regular
 from pilot_tal.learners import FIDELITIES, LEARNERS, MethodConfig
 from pilot_tal.schema import Rule, build, settings_of
@@ -102,13 +100,10 @@ def read_recording(path: str | Path) -> Recording:
     """
     path = Path(path)
     check_regular(path, "the recording", LARGEST)
-    try:
+    with foreign_code(f"{path} is not a recording, an .npz file with a JSON 'meta'"):
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         values = dict(json.loads(bytes(arrays.pop("meta")).decode("utf-8")))
-    except (OSError, ValueError, LookupError, zipfile.BadZipFile, EOFError, AttributeError, TypeError, zlib.error,
-            RecursionError, NotImplementedError, MemoryError) as error:  # fmt: skip
-        raise UserError(f"{path} is not a recording: it must be an .npz file with a JSON 'meta'") from error
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise UserError(f"{path} is not a recording: its array {name[:60]!r} holds {array.dtype.name}, no numbers")

@@ -7,7 +7,6 @@ import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -32,18 +31,8 @@ def pretraining():
 
 
 @pytest.fixture(scope="module")
-def characters(pretraining):
-    return pretraining.pretraining_characters()
-
-
-@pytest.fixture(scope="module")
 def log():
     return read_json(demo_vit_path().with_suffix(".log.json"))
-
-
-@pytest.fixture(scope="module")
-def pictures(pretraining):
-    return pretraining.demo_tensors("train"), pretraining.demo_tensors("test")
 
 
 def test_file_is_small_and_in_timms_names(pretraining, log):
@@ -61,30 +50,25 @@ def test_file_is_small_and_in_timms_names(pretraining, log):
     assert sum(value.numel() for value in tensors.values()) == log["parameters"]
 
 
-def test_frozen_features_are_three_times_as_good_as_random_ones(pretraining, pictures, log):
-    from timm.models.vision_transformer import VisionTransformer  # here: the fixture made timm importable
-
-    models = [VisionTransformer(**DEMO_VIT, num_classes=0), pretraining.new_vit(0, 0)]  # timm's own start, and ours
-    random = [pretraining.nearest_class_mean(model, *pictures) for model in models]
-    model = models[0]
-    model.load_state_dict(load_file(demo_vit_path()))
-    pretrained = pretraining.nearest_class_mean(model, *pictures)
-    recorded = log["demo_nearest_class_mean"]
-    assert pretrained >= 3 * max(*random, *recorded["random_weights"])
+def test_frozen_features_are_three_times_as_good_as_random_ones(pretraining, log):
+    pretrained = pretraining.demo_accuracy(load_file(demo_vit_path()))
+    random, recorded = pretraining.demo_accuracy(pretraining.new_vit(0, 0).state_dict()), log["demo_simplecil"]
+    assert pretrained >= 3 * max(random, *recorded["random_weights"])
     assert pretrained == pytest.approx(recorded["pretrained"], abs=0.01)  # other processors round otherwise
     assert 0.3 < pretrained < 0.95  # neither hopeless nor solved before anything is learned
 
 
-def test_pretraining_saw_none_of_the_demos_characters_and_fonts(pretraining, characters, log):
-    assert log["characters"] == "".join(characters) and len(set(characters)) == len(characters) > 300
+def test_pretraining_saw_none_of_the_demos_characters_and_fonts(pretraining, log):
+    characters = log["characters"]
+    assert len(set(characters)) == len(characters) > 300
     assert tuple(log["fonts"]) == TRAIN_FONTS and not set(TRAIN_FONTS) & set(TEST_FONTS)
 
     bare = {unicodedata.normalize("NFKD", char)[0] for char in characters}  # without accents
     assert not bare & {*CHARACTERS, *(char.swapcase() for char in CHARACTERS)}
     for look_alike in "ВНКМТХаегуΑΒΕΗΚΜΤΧПГФÄéɡƁ":
         assert look_alike not in characters, look_alike
-    assert log["settings"] == asdict(pretraining.Settings()) and log["choice_of_settings"] == pretraining.CHOICE
-    assert log["seconds"] > 0 and log["cpu_seconds"] <= 1800 and log["threads"] == 1
+    assert log["settings"] == asdict(pretraining.Settings())
+    assert 0 < log["cpu_seconds"] <= 1800 and log["threads"] == 1
 
 
 def test_pretraining_gives_the_same_weights_again(pretraining):
@@ -120,25 +104,3 @@ def test_lessons_grow_harder_and_each_has_its_own_number(pretraining):
     patches = pretraining.in_patches(ink[None])[0]
     side = DEMO_VIT["patch_size"]
     assert torch.equal(patches[5].view(side, side), ink[side : 2 * side, side : 2 * side])  # row 1, column 1 of 4 × 4
-
-
-def test_nearest_class_mean_by_hand(pretraining):
-    class Identity(torch.nn.Module):
-        def forward_features(self, x):
-            return x
-
-        def forward_head(self, x, pre_logits):
-            return x
-
-    rng = np.random.default_rng(0)
-    known, asked = rng.normal(size=(30, 4)), rng.normal(size=(40, 4))
-    labels, truth = np.arange(30) % 3, rng.integers(3, size=40)
-    unit = known / np.linalg.norm(known, axis=1, keepdims=True)
-    means = [unit[labels == k].mean(0) for k in range(3)]
-    guesses = [max(range(3), key=lambda k: a @ means[k] / np.linalg.norm(means[k])) for a in asked]
-    result = pretraining.nearest_class_mean(
-        Identity(),
-        (torch.tensor(known), torch.tensor(labels)),
-        (torch.tensor(asked), torch.tensor(truth)),
-    )
-    assert result == pytest.approx(np.mean(np.array(guesses) == truth))
