@@ -5,16 +5,19 @@ use different fonts (see `data_lt.glyphs`).
 """
 
 import hashlib
+import shutil
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from data_lt.errors import UserError
-from data_lt.files import read_json, staged_folder, write_json
+from data_lt.files import os_errors, read_json, staged_folder, write_json
 from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS, draw
-from data_lt.laws import check_seed, pareto_counts
+from data_lt.laws import pareto_counts
+from data_lt.pictures import read_picture
 from data_lt.progress import progress
 
 VERSION = 2  # of the pictures: raised whenever another picture would come out
@@ -38,25 +41,25 @@ def class_name(char: str) -> str:
     return f"U{ord(char):04X}_{'_'.join(words)}"
 
 
-def demo_counts(seed: int = DEMO_SEED) -> dict[str, int]:
+def demo_counts() -> dict[str, int]:
     """Training images of each class, in class order; which class gets which count is random."""
-    quotas = np.array(pareto_counts(len(CHARACTERS), N_MAX, N_MIN))
-    shuffled = quotas[_rng(seed, 0).permutation(len(quotas))]
+    counts = np.array(pareto_counts(len(CHARACTERS), N_MAX, N_MIN))
+    shuffled = counts[_rng(0).permutation(len(counts))]
     return {class_name(char): int(count) for char, count in zip(CHARACTERS, shuffled, strict=True)}
 
 
-def demo_picture(split: str, char: str, number: int, seed: int = DEMO_SEED) -> np.ndarray:
+def demo_picture(split: str, char: str, number: int) -> np.ndarray:
     """Picture `number` of a class, 32 × 32 × 3 unsigned bytes; it does not depend on any other."""
     stream = 1 + SPLITS.index(split)
     fonts = TRAIN_FONTS if split == "train" else TEST_FONTS
     # Every class goes through all fonts in an order of its own: three pictures show three fonts.
-    order = _rng(seed, stream, ord(char)).permutation(len(fonts))
-    return draw(char, fonts[order[number % len(fonts)]], _rng(seed, stream, ord(char), number))
+    order = _rng(stream, ord(char)).permutation(len(fonts))
+    return draw(char, fonts[order[number % len(fonts)]], _rng(stream, ord(char), number))
 
 
-def demo_list(split: str, seed: int = DEMO_SEED) -> list[tuple[str, int]]:
+def demo_list(split: str) -> list[tuple[str, int]]:
     """(character, number) of every picture of a split, class by class."""
-    counts = demo_counts(seed)
+    counts = demo_counts()
     return [
         (char, number)
         for char in CHARACTERS
@@ -64,46 +67,41 @@ def demo_list(split: str, seed: int = DEMO_SEED) -> list[tuple[str, int]]:
     ]
 
 
-def build_demo(root: str | Path, seed: int = DEMO_SEED) -> Path:
+def build_demo(root: str | Path) -> Path:
     """Draws the demo's images below `root` unless all of them are there, and returns their folder.
 
     The layout is `demo_lt/{train,test}/<class>/<number>.png` with `demo_lt/info.json`. The folder appears whole or not
-    at all; where an image is missing, all are drawn again.
+    at all. Where an image is missing, all are drawn again; unmodified images of an earlier version are replaced.
     """
-    check_seed(seed)
     folder = Path(root) / FOLDER
-    jobs = [
-        (split, char, number, f"{split}/{class_name(char)}/{number:03d}.png")
-        for split in SPLITS
-        for char, number in demo_list(split, seed)
-    ]
+    jobs = [(split, char, number) for split in SPLITS for char, number in demo_list(split)]
+    info: dict[str, Any] = {
+        "dataset": FOLDER,
+        "version": VERSION,
+        "seed": DEMO_SEED,
+        "classes": {class_name(char): char for char in CHARACTERS},
+        "train_counts": demo_counts(),
+        "test_per_class": TEST_PER_CLASS,
+        "train_fonts": TRAIN_FONTS,
+        "test_fonts": TEST_FONTS,
+    }
     if folder.exists():
-        _check_info(folder, seed)
-        if all((folder / path).exists() for *_, path in jobs):
-            return folder
+        if _is_current(folder):
+            if all((folder / path).exists() for path in _paths(info)):
+                return folder
+        else:
+            with os_errors(f"cannot replace {folder}"):
+                shutil.rmtree(folder)
     pixels = hashlib.sha256()
     with staged_folder(folder) as temporary, progress(f"drawing {FOLDER}", len(jobs)) as bar:
-        for split, char, number, path in jobs:
-            picture = demo_picture(split, char, number, seed)
+        for job, path in zip(jobs, _paths(info), strict=True):
+            picture = demo_picture(*job)
             pixels.update(picture.tobytes())
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).save(temporary / path)
             bar.update(1)
-        info = {
-            **_identity(seed),
-            "classes": {class_name(char): char for char in CHARACTERS},
-            "train_counts": demo_counts(seed),
-            "test_per_class": TEST_PER_CLASS,
-            "train_fonts": TRAIN_FONTS,
-            "test_fonts": TEST_FONTS,
-            "pixels_sha256": pixels.hexdigest(),
-        }
-        write_json(temporary / "info.json", info)
+        write_json(temporary / "info.json", {**info, "pixels_sha256": pixels.hexdigest()})
     return folder
-
-
-def _rng(*key: int) -> np.random.Generator:
-    return np.random.default_rng(key)
 
 
 def is_demo(folder: str | Path) -> bool:
@@ -111,19 +109,37 @@ def is_demo(folder: str | Path) -> bool:
     return Path(folder).name == FOLDER and (Path(folder) / "info.json").is_file()
 
 
-def _identity(seed: int) -> dict[str, str | int]:
-    return {"dataset": FOLDER, "version": VERSION, "seed": seed}
+def _is_current(folder: Path) -> bool:
+    """Whether a folder is of this version; False for unmodified pictures of an earlier one.
 
-
-def _check_info(folder: Path, seed: int) -> None:
-    """Refuses a folder that holds other pictures than those asked for."""
+    Raises:
+        UserError: it holds anything else.
+    """
     try:
-        info, wanted = read_json(folder / "info.json"), _identity(seed)
-    except UserError as error:
-        raise UserError(f"{error}; remove the folder {folder} to draw it again") from error
-    found = {key: info.get(key) for key in wanted} if isinstance(info, dict) else info
-    if found != wanted:
-        raise UserError(
-            f"{folder} holds other images ({found}) than those wanted ({wanted}): remove the folder, "
-            "or give another data root"
-        )
+        info = read_json(folder / "info.json")
+        if (info["dataset"], info["version"], info["seed"]) == (FOLDER, VERSION, DEMO_SEED):
+            return True
+        pixels, paths = hashlib.sha256(), _paths(info)
+        for path in paths:
+            pixels.update(read_picture(folder / path).tobytes())
+        found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+        unmodified = found == {"info.json", *paths} and info["pixels_sha256"] == pixels.hexdigest()
+    except (UserError, KeyError, TypeError, AttributeError):
+        unmodified = False
+    if not unmodified:
+        raise UserError(f"{folder} holds other images than the demo's: remove the folder, or give another data root")
+    return False
+
+
+def _paths(info: dict[str, Any]) -> list[str]:
+    """The pictures of a demo, in the order in which they are drawn."""
+    return [
+        f"{split}/{name}/{number:03d}.png"
+        for split in SPLITS
+        for name in info["classes"]
+        for number in range(info["train_counts"][name] if split == "train" else info["test_per_class"])
+    ]
+
+
+def _rng(*key: int) -> np.random.Generator:
+    return np.random.default_rng((DEMO_SEED, *key))

@@ -1,6 +1,7 @@
 """Imbalance profiles: class counts as pure functions of the number of classes, n_max, n_min and the shape."""
 
 import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ LAWS = {
     "natural": "all images that are not test images",
 }
 PARETO = ("profile", "draw", "density")  # the laws that have a shape
-SHAPES = (0.1, 1000.0)  # below, the draw overflows; above, the profile no longer changes
-MOST_CLASSES, MOST_IMAGES = 10**6, 10**9
+SHAPES = (0.1, 1000)  # below, the draw overflows; above, the profile no longer changes
+MOST_CLASSES, MOST_IMAGES, LARGEST_SEED = 10**6, 10**9, 2**32 - 1
 
 
 def pareto_counts(
@@ -37,7 +38,7 @@ def pareto_counts(
     _check(num_classes, n_max, n_min, shape)
     span = n_max - n_min
     if draw_seed is not None:
-        check_seed(draw_seed)
+        check_number("seed", draw_seed, 0, LARGEST_SEED)
         drawn = np.random.RandomState(draw_seed).pareto(shape, num_classes)
         return sorted((n_min + math.floor(span * value) for value in drawn / drawn.max()), reverse=True)
     ranks = [(k - 0.3175) / (num_classes + 0.365) for k in range(1, num_classes + 1)]
@@ -64,16 +65,14 @@ def exponential_counts(num_classes: int, n_max: int, n_min: int) -> list[int]:
     return [math.floor(n_max * (n_min / n_max) ** (k / last) + 1e-9) for k in range(num_classes)]
 
 
-def quotas(law: str, num_classes: int, n_max: int | None, n_min: int, shape: float = 6.0, seed: int = 0) -> list[int]:
+def class_counts(
+    law: str, num_classes: int, n_max: int | None, n_min: int, shape: float = 6.0, seed: int = 0
+) -> list[int]:
     """The class counts of a profile (see `LAWS`), largest first; only `draw` depends on the seed."""
-    if law == "natural":
-        raise UserError("law=natural has no quotas of its own: the images decide")
-    if n_max is None:
-        raise UserError(f"the quotas of law={law} need n_max")
-    if law == "profile":
-        return pareto_counts(num_classes, n_max, n_min, shape)
-    if law == "draw":
-        return pareto_counts(num_classes, n_max, n_min, shape, draw_seed=seed)
+    if law not in LAWS:
+        raise unknown_name("law", law, LAWS)
+    if law == "natural" or n_max is None:
+        raise UserError(f"the class counts of law={law} need n_max, and law=natural takes them from the images")
     if law == "density":
         return density_counts(num_classes, n_max, shape)
     if law == "exponential":
@@ -81,7 +80,7 @@ def quotas(law: str, num_classes: int, n_max: int | None, n_min: int, shape: flo
     if law == "none":
         _check(num_classes, n_max, min(n_min, n_max), shape)
         return [n_max] * num_classes
-    raise unknown_name("law", law, LAWS)
+    return pareto_counts(num_classes, n_max, n_min, shape, draw_seed=seed if law == "draw" else None)
 
 
 def smallest_class(n_max: int, rho: float) -> int:
@@ -90,38 +89,22 @@ def smallest_class(n_max: int, rho: float) -> int:
     Raises:
         UserError: ρ is below 1, or so large that the smallest class would be empty.
     """
-    if not is_number(rho) or not 1 <= rho <= n_max:
-        raise UserError(f"rho must be from 1 to n_max={n_max}, so that the smallest class has an image, got {rho!r}")
+    check_number("rho", rho, 1, n_max, whole=False)
     return math.floor(n_max / rho + 1e-9)
 
 
-def check_seed(seed: int) -> None:
-    """A seed is a whole number that NumPy's RandomState takes."""
-    if not is_whole(seed) or not 0 <= seed < 2**32:
-        raise UserError(f"seed must be a whole number from 0 to 2^32 - 1, got {seed!r}")
-
-
-def is_whole(value: object) -> bool:
-    """Whether a value is a whole number, Python's or NumPy's."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, Python's or NumPy's."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def check_count(name: str, value: Any, most: int = MOST_IMAGES) -> None:
-    """A count is a whole number of at least 1, and not absurd."""
-    if not is_whole(value) or not 1 <= value <= most:
-        raise UserError(f"{name} must be a whole number from 1 to {most:,}, got {value!r}")
+def check_number(name: str, value: Any, low: float, high: float, whole: bool = True) -> None:
+    """Raises a UserError for anything but a number, Python's or NumPy's, from `low` to `high`."""
+    kind: Any = numbers.Integral if whole else numbers.Real
+    if not isinstance(value, kind) or isinstance(value, bool) or not low <= value <= high:
+        number = "whole number" if whole else "number"
+        raise UserError(f"{name} must be a {number} from {low:,} to {high:,}, got {value!r}")
 
 
 def _check(num_classes: int, n_max: int, n_min: int, shape: float) -> None:
-    check_count("num_classes", num_classes, MOST_CLASSES)
-    check_count("n_max", n_max)
-    check_count("n_min", n_min)
+    check_number("num_classes", num_classes, 1, MOST_CLASSES)
+    check_number("n_max", n_max, 1, MOST_IMAGES)
+    check_number("n_min", n_min, 1, MOST_IMAGES)
+    check_number("shape", shape, *SHAPES, whole=False)
     if n_min > n_max:
         raise UserError(f"n_min must not exceed n_max, got n_min={n_min}, n_max={n_max}")
-    if not is_number(shape) or not SHAPES[0] <= shape <= SHAPES[1]:
-        raise UserError(f"shape must be a number from {SHAPES[0]:g} to {SHAPES[1]:g}, got {shape!r}")

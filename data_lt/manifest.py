@@ -11,6 +11,7 @@ the header, by its path below the data root. The checksum covers everything else
 that was written or edited by hand.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from data_lt.cards import CARDS
 from data_lt.errors import UserError, command
 from data_lt.files import given_path, read_text, write_text
-from data_lt.split import ALL, Recipe, Split, problem_of
+from data_lt.split import ALL, Recipe, Split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,11 +115,11 @@ def read_manifest(source: str | Path) -> Manifest:
     try:
         name = header["dataset"].strip()
         anew += f" with {command('build', name)}" if name in CARDS else ""
-        manifest = _parse(header, body)
+        manifest = _parse(name, header, _recipe(header), body)
         if manifest.text() != text:  # checksum and all
             problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
         else:
-            problem = problem_of(manifest.split, manifest.paths)
+            problem = _problem(manifest)
     except (ValueError, KeyError, AttributeError, TypeError):
         problem = "its lines cannot be read"
     if problem is None:
@@ -130,39 +131,50 @@ def read_manifest(source: str | Path) -> Manifest:
 def seal(source: str | Path) -> Manifest:
     """Accepts a manifest that was written or edited by hand: checks its lines and writes its header.
 
-    The header needs `dataset` and, for paths below the data root, `paths`; a class line needs no number. A recipe that
-    the images no longer follow becomes `natural`.
+    The header needs `dataset` and, for paths below the data root, `paths`; a class line needs no number. The split of
+    an edited manifest is `natural`.
 
     Raises:
         UserError: a line that cannot be read, or entries that contradict each other.
     """
     path = given_path(source, "--check")
-    header, body, text = _read(path)
+    header, body, _ = _read(path)
+    with contextlib.suppress(UserError):
+        return read_manifest(path)
     name = header.get("dataset")
     if not isinstance(name, str) or name not in CARDS:
         raise UserError(f"{path}: the header's dataset must be one of {', '.join(CARDS)}, got {str(name)[:60]!r}")
     try:
-        manifest = _parse({**header, "n_max": 1, **Recipe(n_min=1, n_max=1).header}, body)
+        manifest = _parse(name, header, Recipe("natural"), body)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    split = manifest.split
+    if problem := _problem(manifest):
+        raise UserError(f"{path}: {problem}")
+    split, counts = manifest.split, manifest.counts
     tests = {len(files) for files in split.test.values()}
     pool = {k: max(split.pool[k], len(split.train[k]) + len(split.test[k])) for k in split.train}
-    counts = manifest.counts
-    natural = Recipe("natural", n_max=max(1, *counts), n_min=max(1, min(counts)), test_per_class=ALL)
-    if len(tests) == 1 and min(tests):
-        natural = replace(natural, test_per_class=min(tests))
-    sealed = replace(manifest, split=replace(split, pool=pool, recipe=natural))
-    if problem := problem_of(sealed.split, sealed.paths):
-        raise UserError(f"{path}: {problem}")
-    try:  # the recipe that the header names, where the images still follow it
-        kept = replace(sealed.split, recipe=_recipe(header))
-        sealed = replace(sealed, split=kept) if problem_of(kept, sealed.paths) is None else sealed
-    except (ValueError, KeyError, TypeError):
-        pass
-    if sealed.text() != text:
-        sealed.write(path)
+    per_class = min(tests) if len(tests) == 1 else ALL
+    recipe = Recipe("natural", n_max=max(counts), n_min=min(counts), test_per_class=per_class)
+    sealed = replace(manifest, split=replace(split, pool=pool, recipe=recipe))
+    sealed.write(path)
     return sealed
+
+
+def _problem(manifest: Manifest) -> str | None:
+    """What contradicts itself in a manifest that was read from a file; None if nothing does."""
+    seen: dict[tuple[str, str], str] = {}
+    for label, side, name in manifest.rows():
+        if not all(part not in ("", ".", "..") and part.isprintable() and "\\" not in part for part in name.split("/")):
+            return f"{name[:60]!r} cannot be the name of an image"
+        place = f"class {label!r} to {side}"
+        if (first := seen.setdefault(("" if manifest.paths else label, name), place)) is not place:
+            return f"the image {name[:60]!r} is in {first} and in {place}"
+    for label in manifest.class_names:
+        if not label.strip() or not label.isprintable():
+            return f"{label[:60]!r} cannot be the name of a class"
+        if not manifest.split.train[label] or not manifest.split.test[label]:
+            return f"class {label!r} has no {'test' if manifest.split.train[label] else 'training'} images"
+    return None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str, str]:
@@ -216,8 +228,8 @@ def _recipe(header: dict[str, Any]) -> Recipe:
     return Recipe(**{field.name: header[field.name] for field in fields(Recipe) if field.name != "rho"})
 
 
-def _parse(header: dict[str, Any], body: str) -> Manifest:
-    split = Split(recipe=_recipe(header), train={}, test={}, pool={})
+def _parse(dataset: str, header: dict[str, Any], recipe: Recipe, body: str) -> Manifest:
+    split = Split(recipe, train={}, test={}, pool={})
     name = None
     for number, line in enumerate(body.rstrip("\n").split("\n"), start=3):
         kind, _, rest = line.partition("\t")
@@ -232,4 +244,4 @@ def _parse(header: dict[str, Any], body: str) -> Manifest:
             raise ValueError(f"line {number} must be class, train or test, a tab and a name; a class comes first")
         else:
             {"train": split.train, "test": split.test}[kind][name].append(rest)
-    return Manifest(header["dataset"].strip(), split, header.get("paths") is True)
+    return Manifest(dataset, split, header.get("paths") is True)

@@ -7,128 +7,103 @@ directly below the folder. Each class folder is listed once.
 import os
 import stat
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_lt.cards import DatasetCard
 from data_lt.demo import is_demo
 from data_lt.errors import UserError
-from data_lt.files import read_text
+from data_lt.files import os_errors, read_text
 from data_lt.pictures import shortened
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
-TEST_FOLDERS = ("test", "val", "validation")  # the first that holds class folders is taken
-SPLIT = ("train", "test")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the images are: class folders are in `root/part` for each part.
-
-    The parts are `("images",)`, `("",)`, or the training and the test folder as the disk spells them.
-    """
-
-    root: Path
-    parts: tuple[str, ...]
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the images lie in a training and a test folder."""
-        return len(self.parts) == len(SPLIT)
+TRAIN, TEST = "train", "test"
+TEST_FOLDERS = (TEST, "val", "validation")  # the first that holds class folders is taken
+Lists = tuple[dict[str, list[str]], dict[str, list[str]]]  # class → names, to train and to test on
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The images that were found: class → name → path relative to `layout.root`, with forward slashes.
+    """The images that were found: class → name → path relative to `root`, with forward slashes.
 
     Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are
     spelt as the disk spells them. In the training and test folders of an own dataset the same name may stand for
     two images, so there a name is `train/name` or `test/name`, whatever the folders are called.
     """
 
-    layout: Layout
+    root: Path
     files: dict[str, dict[str, str]]
-    lists: tuple[dict[str, list[str]], dict[str, list[str]]] | None = None  # names to train and to test on, from lists
+    parts: tuple[str, ...] = ("",)  # folders of the class folders: ("images",), ("",), or training and test folder
+    lists: Lists | None = None  # from the user's lists
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the images lie in a training and a test folder."""
+        return len(self.parts) == 2
 
 
-def find_layout(
-    card: DatasetCard, data_root: Path, folder: str | Path | None = None, known: Collection[str] | None = None
-) -> Layout | None:
-    """The layout that holds most of the known classes, or None where there is none.
+def find_layout(bases: Iterable[Path], known: Collection[str] | None) -> Pool | None:
+    """An empty pool for the folder with most of the known classes, or for the first with any; None without one.
 
     Args:
-        card: Names the usual folders of the dataset.
-        data_root: The folder of the images or a parent of it.
-        folder: The folder of the images, if it has an unusual name; relative to the data root.
+        bases: Folders to look at.
         known: The class names of the dataset; None where every folder is a class.
     """
-    if folder is not None:
-        bases = [data_root / folder]
-        if not bases[0].is_dir():
-            raise UserError(f"the folder {bases[0]} does not exist; folder is relative to the data root")
-    else:
-        bases = [data_root / name for name in (*card.folders, card.name)] + [data_root]
-    found = [(layout, score) for base in bases for layout, score in _layouts(base, known)]
-    if known is None:
-        found = found[:1]
-    return max(found, key=lambda item: item[1])[0] if found else None  # the first of the fullest
+    found = []
+    for base in filter(Path.is_dir, bases):
+        scores = ((_classes_in(base, parts, known), parts) for parts in _styles(base))
+        score, parts = next((item for item in scores if item[0]), (0, ()))
+        if score:
+            found.append((score if known else 1, Pool(base, {}, parts)))
+    return max(found, key=lambda item: item[0])[1] if found else None  # the first of the fullest
 
 
-def _layouts(base: Path, known: Collection[str] | None) -> Iterator[tuple[Layout, int]]:
-    """The first layout that fits a folder, with the number of classes found there."""
-    if not base.is_dir():
-        return
-    for parts in _styles(base):
-        listed = [list(_entries(base / part)) for part in parts]
-        if known is None and parts != ("",) and any(_is_image(entry) for part in listed for entry in part):
-            continue  # a user's own class may be called "images", "train" or "test"
-        folders = [{_nfc(entry.name) for entry in part if _is_folder(entry)} for part in listed]
-        names = set().union(*folders)
-        if known is None and not all(folders):
-            continue
-        if score := len(names if known is None else names & set(known)):
-            yield Layout(base, parts), score
-            return
+def _classes_in(base: Path, parts: tuple[str, ...], known: Collection[str] | None) -> int:
+    """The number of class folders in the parts of a folder."""
+    listed = [_entries(base / part) for part in parts]
+    folders = [{_nfc(entry.name) for entry in part if os.path.isdir(entry.path)} for part in listed]
+    names = set().union(*folders)
+    if known is not None:
+        return len(names & set(known))
+    images = (e for part in listed for e in part if e.name.lower().endswith(EXTENSIONS) and not os.path.isdir(e.path))
+    if parts != ("",) and any(images):  # a user's own class may be called "images", "train" or "test"
+        return 0
+    return len(names) if all(folders) else 0
 
 
 def _styles(base: Path) -> Iterator[tuple[str, ...]]:
     """The parts that may hold class folders, in order of preference."""
-    folders = {entry.name.lower(): entry.name for entry in _entries(base) if _is_folder(entry)}
+    folders = {entry.name.lower(): entry.name for entry in _entries(base) if os.path.isdir(entry.path)}
     if (base / "images").is_dir():
         yield ("images",)
     for test in TEST_FOLDERS:
-        if "train" in folders and test in folders:
-            yield folders["train"], folders[test]
+        if TRAIN in folders and test in folders:
+            yield folders[TRAIN], folders[test]
     yield ("",)
 
 
-def scan(layout: Layout, known: Collection[str] | None = None) -> Pool:
-    """Lists every class folder once.
+def scan(pool: Pool, known: Collection[str] | None = None) -> Pool:
+    """Fills a pool with the images of its class folders, each listed once.
 
     Raises:
         UserError: a class is empty, a name occurs twice, or two names lead to the same file.
     """
-    pool = Pool(layout, {})
-    seen: dict[object, str] = {}
     images: dict[tuple[int, int], str] = {}
-    for part, before in zip(layout.parts, SPLIT, strict=False):
-        for folder in _entries(layout.root / part):
+    for part, side in zip(pool.parts, (TRAIN, TEST), strict=False):
+        for folder in _entries(pool.root / part):
             label = _nfc(folder.name)
             if known is not None and label not in known:
                 continue
             _check_entry(folder)
-            if not _is_folder(folder) or (known is None and is_demo(folder.path)):
+            if not folder.is_dir() or (known is None and is_demo(folder.path)):
                 continue
-            for key in (os.path.realpath(folder.path), (part, label)):  # a link, or another spelling of é
-                if seen.setdefault(key, folder.path) != folder.path:
-                    raise UserError(f"{seen[key]} and {folder.path} are the same class; keep one of them")
-            prefix = f"{before}/" if known is None and layout.is_split else ""
+            prefix = f"{side}/" if known is None and pool.is_split else ""
             _add_class(pool, label, part, folder, prefix, images)
     for label, files in pool.files.items():
         if not files:
             raise UserError(
-                f"class {label!r} is empty: its folder below {layout.root} holds no file that ends in "
+                f"class {label!r} is empty: its folder below {pool.root} holds no file that ends in "
                 f"{', '.join(EXTENSIONS)}"
             )
     return pool
@@ -156,7 +131,7 @@ def _add_class(
     Raises:
         UserError: a name occurs twice, or an image is a link to another.
     """
-    files, root = pool.files.setdefault(label, {}), pool.layout.root
+    files, root = pool.files.setdefault(label, {}), pool.root
     prefix = f"{part}/{folder.name}" if part else folder.name
     device = folder.stat().st_dev
     for entry in _entries(folder.path):
@@ -181,81 +156,53 @@ def _add_class(
 def keeps_split(card: DatasetCard, pool: Pool, merge: bool) -> bool:
     """Whether lists or folders decide which images are trained and tested on."""
     own = card.official_split or (card.classes is None and not merge)
-    return pool.lists is not None or (pool.layout.is_split and own)
+    return pool.lists is not None or (pool.is_split and own)
 
 
 def official_pools(
     card: DatasetCard, pool: Pool, merge: bool = False
 ) -> tuple[dict[str, list[str]], dict[str, list[str]] | None]:
-    """The names to train on, and those to test on where folders or official lists tell them apart.
+    """The names to train on, and those to test on where folders or official lists separate them.
 
     Raises:
-        UserError: a list is missing where it is needed, or names files that are not there.
+        UserError: an official list is missing, or names files that are not there.
     """
     if pool.lists is not None:
         return pool.lists
-    base = pool.layout.root
-    homes = [base, base.parent] if base.name == "images" else [base]
     if keeps_split(card, pool, merge):
         train, test = (
             {
                 k: [name for name, path in files.items() if path.startswith(f"{part}/")]
                 for k, files in pool.files.items()
             }
-            for part in pool.layout.parts
+            for part in pool.parts
         )
         return train, test
     if card.official_split:
-        train, test = (_listed(pool, _required_list(card, homes, f"meta/{part}.txt")) for part in ("train", "test"))
-        return train, test
+        home = pool.root.parent if pool.root.name == "images" else pool.root
+        return _listed(pool, home / "meta/train.txt"), _listed(pool, home / "meta/test.txt")
     return {label: list(files) for label, files in pool.files.items()}, None
-
-
-def _required_list(card: DatasetCard, homes: list[Path], name: str) -> Path:
-    for home in homes:
-        if (home / name).is_file():
-            return home / name
-    raise UserError(
-        f"{card.title} takes its images from the official lists, but {homes[-1] / name} does not exist; "
-        "it is part of the official archive"
-    )
 
 
 def _listed(pool: Pool, path: Path) -> dict[str, list[str]]:
     """Names by class from an official list, for the classes that are there; every listed file must be."""
     names: dict[str, list[str]] = {label: [] for label in pool.files}
     missing = []
-    for line in read_text(path, "the list").splitlines():
+    for line in read_text(path, "the official list").splitlines():
         label, _, name = _nfc(f"{line.strip()}.jpg").partition("/")
         if label in names:
             names[label].append(name)
             if name not in pool.files[label]:
                 missing.append(f"{label}/{name}")
     if missing:
-        raise UserError(
-            f"{len(missing)} images that {path} lists are not below {pool.layout.root}: {shortened(missing)}"
-        )
+        raise UserError(f"{len(missing)} images that {path} lists are not below {pool.root}: {shortened(missing)}")
     return names
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry]:
     """A folder's entries by name, without hidden ones (such as macOS' `._` files)."""
-    try:
-        with os.scandir(folder) as found:
-            return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda e: e.name)
-    except OSError as error:
-        raise UserError(f"cannot list {folder}: {error.strerror or error}") from error
-
-
-def _is_folder(entry: os.DirEntry) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that goes in a circle
-        return False
-
-
-def _is_image(entry: os.DirEntry) -> bool:
-    return entry.name.lower().endswith(EXTENSIONS) and not _is_folder(entry)
+    with os_errors(f"cannot list {folder}"), os.scandir(folder) as found:
+        return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda e: e.name)
 
 
 def _nfc(name: str) -> str:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_lt.cards import CARDS, DatasetCard
-from data_lt.errors import UserError, command, nearest
+from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
-from data_lt.laws import PARETO
+from data_lt.laws import PARETO, check_number
 from data_lt.lists import pool_from_lists, read_names
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.options import DataOptions
 from data_lt.pictures import shortened
-from data_lt.pools import Layout, Pool, file_id, find_layout, keeps_split, official_pools, same_file, scan
+from data_lt.pools import Pool, file_id, find_layout, keeps_split, official_pools, same_file, scan
 from data_lt.split import ALL, Recipe, split_pools
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def dataset_name(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[s
 
     An own dataset (`folder_lt`) has those of the option `name`, or of its folder.
     """
-    title = options.name or (Path(os.path.abspath(pool.layout.root)).name if card.name == OWN else "")
+    title = options.name or (Path(os.path.abspath(pool.root)).name if card.name == OWN else "")
     name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
     if not name or (options.name is None and name in CARDS):
         return card.name, card.title
@@ -112,9 +112,9 @@ def dataset_name(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[s
 
 def notes_on(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, ...]:
     """Sentences on the split that its numbers do not show."""
-    if options.merge and pool.layout.is_split and card.classes is None:
-        both = " and ".join(f"{part}/" for part in pool.layout.parts)
-        return (f"merge=true: {both} below {pool.layout.root} are one pool, from which the test images are drawn.",)
+    if options.merge and pool.is_split and card.classes is None:
+        both = " and ".join(f"{part}/" for part in pool.parts)
+        return (f"merge=true: {both} below {pool.root} are one pool, from which the test images are drawn.",)
     return ()
 
 
@@ -188,21 +188,24 @@ def find_pool(
         )
     if listed:
         return _listed_pool(card, data_root / (folder or ""), options, manifest)
-    layout = find_layout(card, data_root, folder, known)
-    if layout is None:
+    if folder is not None and not (data_root / folder).is_dir():
+        raise UserError(f"the folder {data_root / folder} does not exist; folder is relative to the data root")
+    below = (*card.folders, card.name, "") if folder is None else (folder,)
+    pool = find_layout([data_root / name for name in below], known)
+    if pool is None:
         usual = ", ".join(f"{name}/" for name in card.folders)
         places = f" in {usual} or the folder itself" if usual else ""
         raise UserError(
             f"no images of {card.title} below {data_root}: looked for images/<class>/, train/<class>/ with "
             f"test/<class>/ (or val/, validation/) and <class>/{places}{_how_to_get(card, data_root)}"
         )
-    return _chosen(card, scan(layout, known), options)
+    return _chosen(card, scan(pool, known), options)
 
 
 def _listed_pool(card: DatasetCard, root: Path, options: DataOptions, manifest: Manifest | None) -> Pool:
     if options.train_list is not None:
         return _chosen(card, pool_from_lists(root, options.train_list, options.test_list, options.class_names), options)
-    pool = Pool(Layout(root, ("",)), {})
+    pool = Pool(root, {})
     seen: dict[tuple[int, int], str] = {}
     for label, _, name in manifest.rows() if manifest is not None else ():
         if (found := file_id(root / name)) is not None:
@@ -219,20 +222,18 @@ def _chosen(card: DatasetCard, pool: Pool, options: DataOptions) -> Pool:
         return pool
     known = sorted(known_classes(card) or pool.files)
     if len(chosen) == 1 and chosen[0].isdecimal():
-        if not 1 <= int(chosen[0]) <= len(known):
-            raise UserError(f"classes must be 1 to {len(known)}, the number of classes, got {chosen[0][:20]}")
+        check_number("classes", int(chosen[0]), 1, len(known))
         chosen = tuple(known[: int(chosen[0])])
     elif len(chosen) == 1 and chosen[0] not in known and given_path(chosen[0], "classes").is_file():
         chosen = tuple(read_names(chosen[0], "classes"))
-    for place, name in enumerate(chosen):
+    for name in chosen:
         if name not in known:
-            guess = f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known: {shortened(known, 3)};"
             kinds = "classes takes all, present, a number, names, or a file of names"
-            raise UserError(f"unknown class {name[:60]!r}: {guess} {kinds}")
-        if name in chosen[:place]:
+            raise UserError(f"{unknown_name('class', name, known)}; {kinds}")
+        if chosen.count(name) > 1:
             raise UserError(f"classes has the class {name!r} twice; write it once")
-    if absent := [name for name in chosen if name not in pool.files]:
-        raise UserError(f"class {absent[0]!r} is not below {pool.layout.root}; leave it out or add its images")
+        if name not in pool.files:
+            raise UserError(f"class {name!r} is not below {pool.root}; leave it out or add its images")
     if pool.lists is not None:
         train, test = ({k: side[k] for k in chosen if k in side} for side in pool.lists)
         pool = dataclasses.replace(pool, lists=(train, test))
@@ -251,8 +252,8 @@ def build_manifest(
         found = sum(map(len, pool.files.values()))
         if not card.shipped and card.images not in (None, found):  # nothing else would notice that some are missing
             raise UserError(
-                f"{pool.layout.root} holds {found:,} images, but {card.title} has {card.images:,}; remove the folder"
-                f"{_how_to_get(card, data_root).replace('; get them', ' and get them anew')}"
+                f"{pool.root} holds {found:,} images, but {card.title} has {card.images:,}; remove the folder"
+                f"{_how_to_get(card, data_root)}"
             )
     names, test_names = official_pools(card, pool, options.merge)
     recipe = make_recipe(card, options, keeps_split(card, pool, options.merge))
@@ -272,7 +273,7 @@ def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | P
         if absent:
             raise _missing_classes(card, pool, absent, data_root, missing)
         raise MissingImages(
-            f"{len(missing):,} of the {len(rows):,} images of {card.title} are missing below {pool.layout.root}: "
+            f"{len(missing):,} of the {len(rows):,} images of {card.title} are missing below {pool.root}: "
             f"{shortened(missing)}{_how_to_get(card, data_root)}",
             missing,
         )
@@ -281,7 +282,7 @@ def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | P
     return LongTailedSet(
         name=manifest.name,
         title=card.title,
-        root=pool.layout.root,
+        root=pool.root,
         frame=frame,
         class_names=manifest.class_names,
         checksum=manifest.checksum,
@@ -295,7 +296,7 @@ def _missing_classes(
 ) -> MissingImages:
     return MissingImages(
         f"{len(absent)} of the {len(absent) + len(pool.files)} classes of {card.title} are missing below "
-        f"{pool.layout.root}: {shortened(absent)}{_how_to_get(card, data_root)}; or choose classes=present "
+        f"{pool.root}: {shortened(absent)}{_how_to_get(card, data_root)}; or choose classes=present "
         f"(--classes present) to build the set from the {len(pool.files)} classes that are there",
         missing,
     )

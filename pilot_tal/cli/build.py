@@ -152,7 +152,7 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
         except UserError:
             pass  # not here, or not all of it: that is what the download is for
         else:
-            echo(f"{card.title}: all images are there already, in {pool.layout.root}")
+            echo(f"{card.title}: all images are there already, in {pool.root}")
             return
     if card.url is not None:
         echo(f"{card.title}: fetching {card.url} to {root}")
@@ -165,7 +165,7 @@ def _verify(manifest: Manifest, pool: Pool) -> None:
 
     split = manifest.split
     names = [(label, name) for label in manifest.class_names for name in (*split.train[label], *split.test[label])]
-    count, turned = verify_images(pool.layout.root, [pool.files[label][name] for label, name in names])
+    count, turned = verify_images(pool.root, [pool.files[label][name] for label, name in names])
     echo(f"{manifest.name}: all {count:,} images can be read")
     if turned:
         echo(
@@ -184,7 +184,7 @@ def _state(manifest: Manifest, pool: Pool) -> str:
     where = f"these classes have other files: {shortened(other)}" if other else "file names differ"
     echo(
         f"{manifest.name}: NOT identical to the shipped manifest, since the images below "
-        f"{pool.layout.root} are not the official ones; {where}. "
+        f"{pool.root} are not the official ones; {where}. "
         "All images of the shipped manifest are there, and a run uses that one."
     )
     return "differs"

@@ -99,7 +99,7 @@ def find_photos(photos: Photos, scratch: Path) -> list[Photo]:
     train, test = official_pools(CARDS[OWN], pool)
     parts = [("" if test is None else TRAIN, train), (HELD_OUT, test or {})]
     return [
-        _photo(pool.layout.root / pool.files[label][name], pool.files[label][name], label, split)
+        _photo(pool.root / pool.files[label][name], pool.files[label][name], label, split)
         for label in pool.files
         for split, names in parts
         for name in sorted(names.get(label, ()))

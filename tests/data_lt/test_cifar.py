@@ -125,7 +125,7 @@ def test_images_are_written_once_and_a_missing_one_is_noticed(official):
     (official / CARD.archive).unlink()
     assert prepare("cifar100_lt", official / "cifar100").checksum == first.checksum
     next((official / "cifar100/train/wolf").iterdir()).unlink()
-    with pytest.raises(UserError, match=r"holds 899 images, but CIFAR100-LT has 900; remove the folder and get them"):
+    with pytest.raises(UserError, match=r"holds 899 images, but CIFAR100-LT has 900; remove the folder; get them"):
         prepare("cifar100_lt", official)
 
 

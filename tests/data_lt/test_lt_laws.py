@@ -1,4 +1,4 @@
-"""The quotas against published counts, the given tables and the law's own formula."""
+"""The class counts against published counts, the given tables and the law's own formula."""
 
 import csv
 import math
@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp
 
 from data_lt import CARDS, exponential_counts, pareto_counts
 from data_lt.errors import UserError
-from data_lt.laws import LAWS, SHAPES, density_counts, quotas, smallest_class
+from data_lt.laws import LAWS, SHAPES, class_counts, density_counts, smallest_class
 from data_lt.options import DataOptions
 from data_lt.prepare import make_recipe
 
@@ -62,7 +62,7 @@ def test_cifar100_lts_counts_are_those_of_ldams_code(rho, total):
     expected = [int(500 * (1 / rho) ** (k / 99)) for k in range(100)]
     card = CARDS["cifar100_lt"]
     recipe = make_recipe(card, DataOptions(rho=rho))
-    assert recipe.quotas(card.classes) == expected and sum(expected) == total
+    assert recipe.class_counts(card.classes) == expected and sum(expected) == total
     assert (recipe == make_recipe(card)) == (rho == 100)
 
 
@@ -72,7 +72,7 @@ def test_density_gives_a_published_food101_lt():
     grid = np.linspace(1, 100 ** (1 / 6), 101)
     assert counts == np.ceil(750 * grid**-7.0).astype(int).tolist()
     recipe = make_recipe(CARDS["food101_lt"], DataOptions(law="density"))
-    assert recipe.quotas(101) == counts and recipe.n_min == 4
+    assert recipe.class_counts(101) == counts and recipe.n_min == 4
     for wrong, words in (({"n_min": 5}, "leave n_min out"), ({"rho": 150}, "leave rho out")):
         with pytest.raises(UserError, match=words):
             make_recipe(CARDS["food101_lt"], DataOptions(law="density", **wrong))
@@ -87,7 +87,7 @@ def test_rho_sets_the_smallest_class(one, other):
 
 @pytest.mark.parametrize("rho", [0, -1, 0.99, 501, math.nan, math.inf, "100", True, 1e300, 10**20])
 def test_a_rho_out_of_range_is_refused(rho):
-    with pytest.raises(UserError, match="rho must be from 1 to n_max=500"):
+    with pytest.raises(UserError, match="rho must be a number from 1 to 500"):
         smallest_class(500, rho)
 
 
@@ -104,10 +104,10 @@ sizes = st.tuples(st.integers(1, 300), st.integers(1, 500), st.integers(1, 500))
 )
 def test_every_law_stays_in_its_bounds_and_is_sorted(size, shape, law, seed):
     num_classes, n_max, n_min = size
-    counts = quotas(law, num_classes, n_max, n_min, shape, seed)
+    counts = class_counts(law, num_classes, n_max, n_min, shape, seed)
     assert len(counts) == num_classes and counts[0] == n_max
     assert counts == sorted(counts, reverse=True) and counts[-1] >= (1 if law == "density" else n_min)
-    assert counts == quotas(law, num_classes, n_max, n_min, shape, seed)
+    assert counts == class_counts(law, num_classes, n_max, n_min, shape, seed)
 
 
 @given(sizes, st.floats(0.5, 12))
@@ -139,9 +139,9 @@ def test_draw_depends_on_its_seed_alone():
         ((3, 5, 1, math.nan), "shape"),
         ((3, 5, 1, "6"), "shape"),
         ((3, 5, 1, True), "shape"),
-        ((3, 5, 1, 1e300), "shape must be a number from 0.1 to 1000"),
-        ((3, 5, 1, 1e-300), "shape must be a number from 0.1 to 1000"),
-        ((3, 5, 1, 1e-5, 1), "shape must be a number from 0.1 to 1000"),
+        ((3, 5, 1, 1e300), "shape must be a number from 0.1 to 1,000"),
+        ((3, 5, 1, 1e-300), "shape must be a number from 0.1 to 1,000"),
+        ((3, 5, 1, 1e-5, 1), "shape must be a number from 0.1 to 1,000"),
         ((3, 10**20, 1), "n_max must be a whole number from 1 to 1,000,000,000"),
         ((10**20, 5, 1), "num_classes must be a whole number from 1 to 1,000,000"),
         ((3, 5, 1, 6.0, -1), "seed"),
@@ -163,4 +163,4 @@ def test_the_whole_range_of_shapes_works(shape, seed, classes):
 
 def test_unknown_law_suggests_the_nearest():
     with pytest.raises(UserError, match="did you mean 'exponential'"):
-        quotas("exponental", 3, 5, 1)
+        class_counts("exponental", 3, 5, 1)

@@ -84,22 +84,17 @@ def renamed(split, old, new):
 
 
 LIES = {
-    "trained and tested on": (lambda s: give(s, "b", test=[s.train["b"][0], s.test["b"][0]]), "both to train and to"),
-    "twice": (lambda s: give(s, "b", train=[s.train["b"][0]] * 2), "'b' has the image '.*' twice"),
+    "trained and tested on": (
+        lambda s: give(s, "b", test=[s.train["b"][0], s.test["b"][0]]),
+        "to train and in .* test",
+    ),
+    "twice": (lambda s: give(s, "b", train=[s.train["b"][0]] * 2), "is in class 'b' to train and in class 'b'"),
     "nothing to train on": (lambda s: give(s, "b", train=[]), "'b' has no training images"),
     "nothing to test on": (lambda s: give(s, "b", test=[]), "'b' has no test images"),
-    "fewer tests": (lambda s: give(s, "b", test=s.test["b"][:1]), "1 test images, not test_per_class=2"),
-    "more than the pool": (lambda s: dataclasses.replace(s, pool={**s.pool, "b": 3}), "7 images of a pool of 3"),
-    "another law": (
-        lambda s: dataclasses.replace(s, recipe=dataclasses.replace(s.recipe, n_max=4)),
-        "not those of law",
-    ),
-    "no n_max": (lambda s: dataclasses.replace(s, recipe=dataclasses.replace(s.recipe, n_max=None)), "not those of"),
-    "an escaping class": (lambda s: renamed(s, "b", "../secret"), "'../secret' cannot be the name"),
-    "the folder above": (lambda s: renamed(s, "b", ".."), "'..' cannot be the name"),
-    "an absolute class": (lambda s: renamed(s, "b", "/etc"), "'/etc' cannot be the name"),
+    "a class without a name": (lambda s: renamed(s, "b", " "), "' ' cannot be the name of a class"),
     "an escaping image": (lambda s: give(s, "b", test=["../x.jpg", "1.jpg"]), "'../x.jpg' cannot be the name"),
-    "a deep escape": (lambda s: give(s, "b", test=["train/../x.jpg", "1.jpg"]), "'../x.jpg' cannot be the name"),
+    "an absolute image": (lambda s: give(s, "b", test=["/etc/x.jpg", "1.jpg"]), "'/etc/x.jpg' cannot be the name"),
+    "a deep escape": (lambda s: give(s, "b", test=["train/../x.jpg", "1.jpg"]), "'train/../x.jpg' cannot be the name"),
     "of Windows": (lambda s: give(s, "b", test=["..\\x.jpg", "1.jpg"]), "cannot be the name"),
     "no name": (lambda s: give(s, "b", test=["", "1.jpg"]), "'' cannot be the name"),
 }
