@@ -1,5 +1,6 @@
 """Progress on a terminal, in a notebook or in a file, as the caller's standard error allows."""
 
+import importlib
 import sys
 import time
 from typing import Any
@@ -63,28 +64,26 @@ class TerminalDisplay(Display):
 
 
 class NotebookDisplay(TerminalDisplay):
-    """One line below the cell that changes as the runs go on; all but finished tasks and runs is printed as well."""
+    """One output of the cell that changes as the runs go on; messages that it does not show are printed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.live = True
-        self._bar: Any = None
+        self._output: Any = None
 
     def __enter__(self) -> Display:
-        from tqdm.auto import tqdm
-
-        self._bar = tqdm(bar_format="{desc}", leave=True)
+        ipython = importlib.import_module("IPython.display")  # the notebook's, not a dependency of ours
+        self._output = ipython.display({"text/plain": ""}, raw=True, display_id=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.set_description_str(self.total)
-        self._bar.close()
+        self.show([])
 
     def show(self, lines: list[str]) -> None:
-        """Draws all lines as one."""
-        self._bar.set_description_str(" | ".join([*([self.total] if self.total else []), *lines])[:400])
+        """Replaces the output by the total and one line per run."""
+        self._output.update({"text/plain": "\n".join([line for line in (self.total, *lines) if line])}, raw=True)
 
     def say(self, line: str) -> None:
-        """Prints a line, unless the changing line shows it too."""
+        """Prints a line, unless the changing output shows it too."""
         if " done" not in line:
             print(line, file=sys.stderr)

@@ -46,15 +46,15 @@ def root(
 app.command("run")(run)
 app.command("compare")(compare)
 app.command("status")(status)
-app.command("build")(build)
-app.command("verify")(verify)
-app.command("replay", hidden=True)(verify)  # the old name, for one release
 app.command("report")(report)
+app.command("list")(list_names)
+app.command("build")(build)
 app.command("learn")(learn)
 app.command("predict")(predict)
 app.command("export")(export)
-app.command("list")(list_names)
 app.command("upstream")(upstream)
+app.command("verify")(verify)
+app.command("replay", hidden=True)(verify)  # the old name, for one release
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ Settings = Annotated[
         "data_root=/data weights=vit.safetensors device=cuda output=runs; `pilot-tal list METHOD` names all.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the runs and the time they take, and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the runs and their estimated time, and stop.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Smoke test: a few steps of everything.")]
 
 

@@ -82,10 +82,10 @@ def build(
     plugins: Annotated[str, typer.Option(help="Modules or files that register further datasets.")] = "",
     **options: Any,
 ) -> None:
-    """Build long-tailed training sets from the images you have, and look at them.
+    """Build long-tailed training sets from your images, with a table, plots and a manifest.
 
     Without options that change the split, the result must equal the manifest that ships with the project, and
-    the command says whether it does.
+    the command reports whether it does.
 
     Examples:
 

@@ -15,7 +15,7 @@ def export(
         Path | None, typer.Option("--output", "-o", help="The folder to write; not needed with --push.")
     ] = None,
     with_backbone: Annotated[
-        bool, typer.Option("--with-backbone", help="Put the ViT's weights in, so that the folder suffices alone.")
+        bool, typer.Option("--with-backbone", help="Include the ViT's weights, so that nothing else is needed.")
     ] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the classifier as one ONNX graph.")] = False,
     push: Annotated[
@@ -29,7 +29,7 @@ def export(
     weights: Weights = None,
     plugins: Plugins = "",
 ) -> None:
-    """Write the model of RUN as a folder: its tensors, what it is as JSON, and a model card.
+    """Write the model of RUN as a folder: tensors, description (JSON) and model card.
 
     With --push it is also uploaded, private unless --public is given; the token is that of `hf auth login`.
 

@@ -21,7 +21,7 @@ Weights = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:NUMBER.")]
 Plugins = Annotated[
-    str, typer.Option(help="Modules or files that register the run's method or dataset, if they are from outside.")
+    str, typer.Option(help="Modules or files that register the run's method or dataset, if it is a plugin.")
 ]
 
 

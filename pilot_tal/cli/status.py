@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pilot_tal.record.states import RunState
 
 Folder = Annotated[str, typer.Argument(help="A folder of runs, such as `runs`.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Stay, and look again every few seconds until all has ended.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Update every few seconds until all runs have ended.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 SECONDS_BETWEEN_LOOKS = 5.0

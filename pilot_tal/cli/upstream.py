@@ -17,7 +17,7 @@ Settings = Annotated[
     typer.Argument(
         help="Settings as key=value: any key of the config, or a number that the learner's file sets at its top "
         "(init_cls=20 increment=20 tuned_epoch=20); tal.lam=0.99 for the loss, data.classes=present for the "
-        "dataset, vit.depth=6 for a trial with another ViT.",
+        "dataset, vit.depth=6 for a test with another ViT.",
         show_default=False,
     ),
 ]
@@ -45,12 +45,12 @@ Device = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=0, help="Processes that load images.", show_default="the checkout's own, at most one a core"),
+    typer.Option(min=0, help="Processes that load images.", show_default="the checkout's own, at most one per core"),
 ]
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="File with the ViT's weights (.npz, .pth, .safetensors), or random for a trial.",
+        help="File with the ViT's weights (.npz, .pth, .safetensors), or random for a test.",
         show_default="downloaded by the checkout",
     ),
 ]

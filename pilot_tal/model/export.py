@@ -49,7 +49,7 @@ def export_model(
         run: The run directory.
         output: A new folder, or one that holds an earlier export.
         after_task: The model as it was after so many tasks; None: after the last.
-        with_backbone: Put the ViT's weights in as well, so that the folder suffices alone.
+        with_backbone: Include the ViT's weights, so that nothing else is needed.
         onnx: Also write the whole classifier as one ONNX graph.
         weights: The file of the ViT's weights, if it is not found where the run had it.
 
