@@ -155,13 +155,11 @@ def _read_settings(made: Any) -> Mapping[str, Option]:
     hints = get_type_hints(made if fields else made.__init__, include_extras=True)
     found = {}
     for name, parameter in inspect.signature(made).parameters.items():
-        hint = hints.get(name, Any)
-        rule = next((extra for extra in get_args(hint)[1:] if isinstance(extra, Rule)), None)
-        rule = rule if get_origin(hint) is Annotated else None
-        if rule is None and not fields:
-            continue
-        kind, many, optional = _kind(get_args(hint)[0] if rule else hint)
-        found[name] = Option(name, kind, parameter.default, rule or _FREE, many, optional)
+        hint, *extras = get_args(hints[name]) if get_origin(hints.get(name)) is Annotated else (hints.get(name, Any),)
+        rule = next((extra for extra in extras if isinstance(extra, Rule)), None)
+        if rule or fields:
+            kind, many, optional = _kind(hint)
+            found[name] = Option(name, kind, parameter.default, rule or _FREE, many, optional)
     return types.MappingProxyType(found)
 
 

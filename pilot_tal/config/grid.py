@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from data_lt import CARDS
-from data_lt.cards import DatasetCard
 from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
 from data_lt.prepare import make_recipe
@@ -190,7 +189,10 @@ def known_settings(method: str) -> dict[str, Option]:
 def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> RunConfig:
     """A run without its seed and loss."""
     usual = defaults(method, dataset, values.get("backbone"))
-    values = {key: _at_home(key, value) for key, value in values.items()}
+    values = dict(values)
+    for key in ("weights", "order"):  # shells do not expand ~ after `=`
+        if values.get(key, "").startswith("~"):
+            values[key] = str(given_path(values[key], key))
     merged = {**usual, **({"tuned_epoch": QUICK_EPOCHS} if quick else {}), **values}
     if (values.get("init_cls") is None) != (values.get("increment") is None):
         raise UserError("init_cls and increment go together; give both, or tasks alone")
@@ -202,22 +204,12 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
     settings = _built(RunSettings, merged)
     data, method_config = _built(DataConfig, merged), _built(LEARNERS[method].config_class, merged)
     card = CARDS[dataset]
-    _refuse_together(card, settings, data)
+    make_recipe(card, data)  # refuses options that do not go together
+    if "/" in settings.normalize:
+        given_statistics(settings.normalize)
     of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataConfig)}
     changed = _changed(values, {**of_card, "classes": ("all",), "merge": False, **usual})
     return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed, values)
-
-
-def _at_home(key: str, value: Any) -> Any:
-    """Expands ~ in a file name, which shells do not do after `=`; a run's name depends on the file's content."""
-    return str(given_path(value, key)) if key in ("weights", "order") and value.startswith("~") else value
-
-
-def _refuse_together(card: DatasetCard, settings: RunSettings, data: DataConfig) -> None:
-    """Validates settings against each other, and values that a range alone does not check."""
-    make_recipe(card, data)
-    if "/" in settings.normalize:
-        given_statistics(settings.normalize)
 
 
 def _built(group: type[Made], values: Mapping[str, Any]) -> Made:

@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from pilot_tal.version import install_hint
 
 FOLDER = ".slurm"
 MOST_TIMEOUTS = 100
-MOST_JOBS_PER_ARRAY = 1000  # SLURM's own default limit is 1001
+MOST_JOBS = 1000  # in one array; SLURM's own default limit is 1001
 _NAME = r"[^\s'\"]+"
 
 
@@ -139,6 +139,11 @@ def submit(
     commands = [run_arguments(job.config, hardware, study.plugins) for job in todo]
     size = config.cells_per_job
     parts = [SlurmJob(commands[start : start + size]) for start in range(0, len(commands), size)]
+    if len(parts) > MOST_JOBS:
+        raise UserError(
+            f"{len(parts):,} jobs are more than the {MOST_JOBS:,} of an array; add --slurm "
+            f"cells_per_job={math.ceil(len(todo) / MOST_JOBS)}"
+        )
     if dry_run:
         say(_script(output, config, len(parts)))
         say(f"{len(todo)} of {len(jobs.all)} runs to submit, in {len(parts)} jobs")
@@ -154,13 +159,13 @@ def submit(
     note_plan(output, names)  # where that fails, nothing is submitted
     if device.type == "cuda" and not config.gpus:
         say("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
-    ids = _submit_runs(output, config, parts, names, todo)
+    ids = _submit(output, config.parameters(), parts)
+    note_plan(output, names, {job.path.name: ids[number // size] for number, job in enumerate(todo)})
     say(f"submitted {len(todo)} of {len(jobs.all)} runs in {len(parts)} jobs")
     folder = report([job.path for job in jobs.all])
     last = functools.partial(write_report, [str(job.path) for job in jobs.all], str(folder))
     try:
-        for accepted in _submit(output, _last_parameters(output, config, names, ids), [last]):
-            ids += accepted
+        ids += _submit(output, _last_parameters(output, config, names, ids), [last])
         later = f"the report will be {folder / 'index.html'}"
     except UserError as error:  # warn only: jobs are already submitted
         say(f"the report will not be written: {error}")
@@ -168,26 +173,6 @@ def submit(
     say(f"look:   {command('status', output, '--watch')}")
     say(f"cancel: scancel {_arrays(ids)}")
     say(f"logs:   {output / FOLDER}; {later}")
-
-
-def _submit_runs(
-    output: Path, config: SlurmConfig, parts: Sequence[SlurmJob], names: Sequence[str], todo: Sequence[Job]
-) -> list[str]:
-    """Submits the runs `todo` in `parts` and notes the SLURM job of each at once; returns the ids of the jobs."""
-    ids: list[str] = []
-    size = config.cells_per_job
-    try:
-        for accepted in _submit(output, config.parameters(), parts):
-            ids += accepted  # noted at once: a later array may be refused
-            note_plan(output, names, {job.path.name: ids[n // size] for n, job in enumerate(todo[: size * len(ids)])})
-    except UserError as error:
-        if not ids:
-            raise
-        raise UserError(
-            f"{error}; {len(ids)} of {len(parts)} jobs were accepted before and stay (scancel {_arrays(ids)}), and the "
-            "same command later submits the rest and the report"
-        ) from error
-    return ids
 
 
 def _last_parameters(output: Path, config: SlurmConfig, names: Sequence[str], new: Iterable[str]) -> dict[str, Any]:
@@ -239,8 +224,8 @@ def _script(output: Path, config: SlurmConfig, jobs: int) -> str:
     return _make_sbatch_string(command, folder, map_count=jobs if jobs > 1 else None, **config.parameters())
 
 
-def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[], None]]) -> Iterator[list[str]]:
-    """Submits jobs to SLURM in arrays; yields the ids of each array that it accepts."""
+def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[], None]]) -> list[str]:
+    """Submits jobs to SLURM in one array; returns their ids."""
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -248,12 +233,10 @@ def _submit(output: Path, parameters: dict[str, Any], jobs: Sequence[Callable[[]
         raise UserError("this machine has no sbatch: run this where SLURM's commands are, or leave --slurm out")
     executor = submitit.SlurmExecutor(folder=output / FOLDER, max_num_timeout=MOST_TIMEOUTS)
     executor.update_parameters(**parameters)
-    for start in range(0, len(jobs), MOST_JOBS_PER_ARRAY):
-        submitted = []
-        try:
-            with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                submitted = [executor.submit(job) for job in jobs[start : start + MOST_JOBS_PER_ARRAY]]
-        except (FailedJobError, FailedSubmissionError, OSError) as error:
-            words = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
-            raise UserError(f"SLURM refuses: {words}") from error
-        yield [job.job_id for job in submitted]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), executor.batch():
+            submitted = [executor.submit(job) for job in jobs]
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        words = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+        raise UserError(f"SLURM refuses: {words}") from error
+    return [job.job_id for job in submitted]

@@ -104,7 +104,7 @@ def test_runs_are_checked_for_the_node_and_not_for_the_machine_that_submits_them
 ):
     """The machine here has no GPU, as many from which jobs are submitted."""
     handed = []
-    monkeypatch.setattr(slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
+    monkeypatch.setattr(slurm, "_submit", lambda *given: handed.append(given) or ["1"])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1", *items)
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", *options)
     assert (status, bool(handed)) == ((2, False) if words else (0, True)), printed
@@ -112,24 +112,26 @@ def test_runs_are_checked_for_the_node_and_not_for_the_machine_that_submits_them
 
 
 @needs_submitit
-def test_what_slurm_has_accepted_is_noted_though_it_refuses_the_rest(images, tmp_path, monkeypatch):
-    def two_of_six(output, parameters, jobs):
-        yield ["7_0", "7_1"]
-        raise UserError("SLURM refuses: too many jobs")
+def test_jobs_of_runs_are_noted(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_submit", lambda output, parameters, jobs: [f"7_{n}" for n in range(len(jobs))])
+    given = settings(images, tmp_path / "runs", "losses=ce,tal")
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5", "cells_per_job=4")
+    assert status == 0, printed
+    assert sorted(planned(tmp_path / "runs")[0].values()) == ["7_0"] * 4 + ["7_1"] * 2
 
-    monkeypatch.setattr(slurm, "_submit", two_of_six)
+
+@needs_submitit
+def test_more_jobs_than_an_array_takes_are_refused_with_the_way_out(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "MOST_JOBS", 4)
     given = settings(images, tmp_path / "runs", "losses=ce,tal")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
-    said = " ".join(printed.split())
-    assert status == 2 and "SLURM refuses: too many jobs; 2 of 6 jobs were accepted before and stay (scancel 7)" in said
-    noted = planned(tmp_path / "runs")[0]
-    assert len(noted) == 6 and sorted(filter(None, noted.values())) == ["7_0", "7_1"]
+    assert status == 2 and "add --slurm cells_per_job=2" in printed and not (tmp_path / "runs").exists()
 
 
 @needs_submitit
 def test_a_plan_that_cannot_be_noted_is_not_submitted(images, tmp_path, monkeypatch):
     handed = []
-    monkeypatch.setattr(slurm, "_submit", lambda *given: handed.append(given) or [["1"]])
+    monkeypatch.setattr(slurm, "_submit", lambda *given: handed.append(given) or ["1"])
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".plans").write_text("a file where the folder belongs")
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
@@ -142,7 +144,7 @@ def test_a_refused_report_is_not_promised(images, tmp_path, monkeypatch):
     def no_last_job(output, parameters, jobs):
         if "dependency" in parameters:
             raise UserError("SLURM refuses: too many jobs")
-        yield ["7"]
+        return ["7"]
 
     monkeypatch.setattr(slurm, "_submit", no_last_job)
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
@@ -154,7 +156,7 @@ def test_a_refused_report_is_not_promised(images, tmp_path, monkeypatch):
 
 @needs_submitit
 def test_unrequested_gpu_is_reported(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "_submit", lambda *given: [["1"]])
+    monkeypatch.setattr(slurm, "_submit", lambda *given: ["1"])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1", "device=cuda")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     assert status == 0 and "the jobs ask SLURM for no GPU" in printed
@@ -166,7 +168,7 @@ def test_unrequested_gpu_is_reported(images, tmp_path, monkeypatch):
 def test_the_report_waits_though_squeue_does_not_answer(images, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(slurm, "queued_jobs", lambda: None)
-    monkeypatch.setattr(slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or [["7_0"]])
+    monkeypatch.setattr(slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or ["7_0"])
     given = settings(images, tmp_path / "runs", "losses=ce", "seeds=1")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
     assert status == 0 and f"the report will be {tmp_path / 'runs' / 'report'}" in "".join(printed.split("\n"))
