@@ -121,19 +121,19 @@ class Wandb(Logger):
     def open(self, run: "Trainer") -> None:
         """Opens the W&B run, or resumes it."""
         wandb = importlib.import_module("wandb")
-        record = run.record
-        self.run: Any = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=run.path.name,
-            name=run.path.name,
-            group=group_name(record),
-            resume="allow",
-            dir=str(run.path.parent),  # in which W&B makes its folder `wandb`
-            config=run_settings(record),
-            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
-        )
+        quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True)
+        project = os.environ.get("WANDB_PROJECT", PROJECT)
+        # W&B makes its folder `wandb` in `dir`.
+        self.start(wandb, run, project=project, id=run.path.name, dir=str(run.path.parent), settings=quiet)
         self.run.define_metric("task")
         self.run.define_metric("after task/*", step_metric="task")
+
+    def start(self, package: Any, run: "Trainer", **options: Any) -> None:
+        """Starts the run, or resumes it."""
+        record = run.record
+        settings = {"loss": record.loss.name, "seed": record.seed, **record.conditions(), **record.loss.options}
+        named = {"name": run.path.name, "group": group_name(record), "config": settings}
+        self.run: Any = package.init(resume="allow", **named, **options)
 
     def write(self, run: "Trainer", task: TaskInfo, before: int, steps: dict[int, Values], after: Values) -> None:
         """Sends a task: one W&B step per training step, and one for the metrics after it."""
@@ -154,28 +154,14 @@ class Trackio(Wandb):
 
     def open(self, run: "Trainer") -> None:
         """Opens the Trackio run, or resumes it."""
-        record = run.record
+        quiet = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
         with contextlib.redirect_stdout(io.StringIO()):
-            self.run = importlib.import_module("trackio").init(
-                project=PROJECT,
-                name=run.path.name,
-                group=group_name(record),
-                resume="allow",
-                config=run_settings(record),
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-                embed=False,
-            )
+            self.start(importlib.import_module("trackio"), run, project=PROJECT, **quiet)
 
     def close(self) -> None:
         """Ends the Trackio run."""
         with contextlib.redirect_stdout(io.StringIO()):
             self.run.finish()
-
-
-def run_settings(record: RunRecord) -> dict[str, Any]:
-    """Loss, seed and conditions of a run, for a logger's table of runs."""
-    return {"loss": record.loss.name, "seed": record.seed, **record.conditions(), **record.loss.options}
 
 
 def step_values(run: "Trainer", task: TaskInfo, result: TaskResult) -> dict[int, Values]:

@@ -99,7 +99,6 @@ def evaluate(
     batches: Iterable[Batch],
     device: torch.device | str,
     precision: str = "fp32",
-    size: int | None = None,
     picks: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """True and predicted labels of (images, labels, ids) batches, on the host.
@@ -109,19 +108,17 @@ def evaluate(
         batches: As they are loaded.
         device: Where the images go.
         precision: Arithmetic, as in training.
-        size: Images scored at a time, however many a batch has; None: batch by batch.
         picks: Gets the prompts [B, k] that the images picked, for a learner with a pool of prompts.
 
     Raises:
         UserError: a score is non-finite, so that there is no best class.
     """
     device = torch.device(device)
-    there = ((x.to(device, non_blocking=True), y, ids) for x, y, ids in batches)
     non_finite = torch.zeros((), dtype=torch.bool, device=device)
     true, predicted = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long, device=device)]
-    for x, y, ids in there if size is None else regrouped(there, size):
+    for x, y, ids in batches:
         with tensor_cores(device, precision), autocast(device, precision):
-            scores = _scores(learner, x, ids, picks)
+            scores = _scores(learner, x.to(device, non_blocking=True), ids, picks)
         true.append(y.cpu())
         non_finite |= ~scores.isfinite().all()
         predicted.append(scores.argmax(dim=1))
@@ -143,33 +140,6 @@ def _scores(learner: Learner, x: Tensor, ids: Tensor | None, picks: list[Tensor]
     half = len(x) // 2  # outside of the handler, which still holds what had been computed
     parts = (slice(half), slice(half, None))
     return torch.cat([_scores(learner, x[part], None if ids is None else ids[part], picks) for part in parts])
-
-
-def regrouped(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
-    """The same rows in the same order, `size` at a time."""
-    held: list[Batch] = []
-    for batch in batches:
-        held.append(batch)
-        rows = sum(len(y) for _, y, _ in held)
-        if rows < size:
-            continue
-        joined, whole = _joined(held), rows - rows % size
-        yield from (_rows(joined, slice(start, start + size)) for start in range(0, whole, size))
-        held = [_rows(joined, slice(whole, None))] if whole < rows else []
-    if held:
-        yield _joined(held)
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    if len(batches) == 1:
-        return batches[0]
-    x, y, ids = zip(*batches, strict=True)
-    return torch.cat(x), torch.cat(y), None if ids[0] is None else torch.cat(ids)
-
-
-def _rows(batch: Batch, rows: slice) -> Batch:
-    x, y, ids = batch
-    return x[rows], y[rows], None if ids is None else ids[rows]
 
 
 def sent(device: torch.device, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -188,7 +188,7 @@ class Trainer:
 
     def test_batches(self, task: TaskInfo) -> Batches:
         """Test images of all classes seen after a task."""
-        return self._batches(self.test, 0, task.stop, self.test_transform)
+        return self._batches(self.test, 0, task.stop, self.test_transform, self.eval_batch_size)
 
     def statistics_batches(self, task: TaskInfo) -> Batches:
         """Training images of a task under the test transform, for `end_task`."""
@@ -199,7 +199,7 @@ class Trainer:
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
         """Names, true and predicted labels of the test images of all classes seen after a task; `picks` as in loop."""
         precision, device = self.config.settings.precision, self.shared.device
-        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, self.eval_batch_size, picks)
+        tested = evaluate(learner, self.test_batches(task).in_order(), device, precision, picks)
         names = [self.names[index] for label in range(task.stop) for index in self.test[label]]
         return names, tested[0].numpy(), tested[1].numpy()
 
@@ -281,11 +281,12 @@ class Trainer:
         last = task.index + 1 == len(self.tasks)
         return Checkpoint(task.index + 1, learner.checkpoint_state(), {} if last else learner.cache.state())
 
-    def _batches(self, images: list[list[int]], first: int, stop: int, transform: Any) -> Batches:
+    def _batches(
+        self, images: list[list[int]], first: int, stop: int, transform: Any, batch_size: int | None = None
+    ) -> Batches:
         indices = [index for label in range(first, stop) for index in images[label]]
         labels = [label for label in range(first, stop) for _ in images[label]]
-        pinned = self.shared.device.type == "cuda"
-        loading = (self.settings.batch_size, self.shared.workers, pinned)
+        loading = (batch_size or self.settings.batch_size, self.shared.workers, self.shared.device.type == "cuda")
         return Batches(self.shared.store, indices, labels, transform, *loading)
 
 

@@ -75,8 +75,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def git(*arguments: str, root: Path = _ROOT) -> str | None:
+def git(*arguments: str, root: Path | None = None) -> str | None:
     """What git says of a checkout, by default this one; None for an installed package."""
+    root = root or _ROOT
     if not (root / ".git").exists():
         return None
     try:

@@ -12,7 +12,7 @@ from data_lt.errors import UserError
 from pilot_tal.config.grid import study_config
 from pilot_tal.engine.hardware import GPU_EVAL_BATCH
 from pilot_tal.engine.jobs import Jobs
-from pilot_tal.engine.loop import evaluate, regrouped
+from pilot_tal.engine.loop import evaluate
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run
@@ -32,19 +32,6 @@ def run_of(images, method, *more):
 def on_cuda(run: Trainer) -> Trainer:
     """The same run, were there a GPU: nothing of it is computed."""
     return Trainer(run.config, run.hardware, replace(run.shared, device=torch.device("cuda")), run.record, run.path)
-
-
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 11, 50])
-@pytest.mark.parametrize("known", [True, False])
-def test_regrouping_keeps_every_row_in_its_place(size, known):
-    x, y = torch.randn(11, 2), torch.arange(11)
-    parts = zip(x.split(4), y.split(4), (y + 100).split(4) if known else [None] * 3, strict=True)
-    groups = list(regrouped(parts, size))
-    assert [len(rows) for rows, _, _ in groups] == [size] * (11 // size) + [11 % size] * (11 % size > 0)
-    assert torch.equal(torch.cat([rows for rows, _, _ in groups]), x)
-    assert torch.equal(torch.cat([labels for _, labels, _ in groups]), y)
-    places = [ids for _, _, ids in groups]
-    assert torch.equal(torch.cat(places), y + 100) if known else places == [None] * len(groups)
 
 
 def test_eval_batch_size_does_not_change_the_run_name(images, tmp_path):
@@ -83,11 +70,8 @@ def test_images_are_scored_so_many_at_a_time(images, monkeypatch):
     learner = run.build()
     learner.begin_task(run.tasks[0])
     learner.end_task(lambda: ((x, y) for x, y, _ in run.train_batches(run.tasks[0]).in_order()))
-    loaded = run.test_batches(run.tasks[0])
-    assert loaded.batch_size == 4 and len(loaded.indices) == 4
-    again = [batch for _ in range(2) for batch in loaded.in_order()]
-    evaluate(learner, again, "cpu", size=run.eval_batch_size)
-    assert seen == [[0, 1, 2, 3, 0, 1], [2, 3]]
+    run.evaluate(learner, run.tasks[1])
+    assert run.train_batches(run.tasks[0]).batch_size == 4 and seen == [[0, 1, 2, 3, 4, 5], [6, 7]]
 
 
 class Small:
@@ -109,12 +93,12 @@ def test_a_batch_that_does_not_fit_is_halved_unless_it_matters():
     y = torch.arange(11)
     learner = Small(mixes=False)
     picks: list[torch.Tensor] = []
-    true, predicted = evaluate(learner, [(y.float(), y, y)], "cpu", size=11, picks=picks)
+    true, predicted = evaluate(learner, [(y.float(), y, y)], "cpu", picks=picks)
     assert torch.equal(true, y) and torch.equal(predicted, y)
     assert torch.equal(torch.cat(picks).flatten(), y % 4)
     assert learner.seen == [[0, 1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
     with pytest.raises(torch.OutOfMemoryError):
-        evaluate(Small(mixes=True), [(y.float(), y, y)], "cpu", size=11)
+        evaluate(Small(mixes=True), [(y.float(), y, y)], "cpu")
 
 
 def test_eval_batch_on_a_gpu_is_larger_unless_it_matters(images):

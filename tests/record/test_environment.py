@@ -21,7 +21,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     file = tmp_path / "pilot_tal" / "record" / "environment.py"
     file.parent.mkdir(parents=True)
     file.write_text("first\n")
-    monkeypatch.setattr(environment, "__file__", str(file))
+    monkeypatch.setattr(environment, "_ROOT", tmp_path)
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "add", ".")
     git(tmp_path, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "--message=first")
@@ -65,8 +65,7 @@ def test_commit_and_whether_tracked_files_were_changed(checkout):
 
 def test_an_installed_package_has_no_commit(checkout, monkeypatch):
     """Nor has one that lies inside a checkout of something else."""
-    inner = checkout / "site-packages" / "pilot_tal" / "record" / "environment.py"
-    monkeypatch.setattr(environment, "__file__", str(inner))
+    monkeypatch.setattr(environment, "_ROOT", checkout / "site-packages")
     told = describe("cpu")
     assert told["commit"] is None and told["changed_since_commit"] is False
 
