@@ -102,7 +102,7 @@ def test_values_that_fit_come_back_in_their_type():
     assert SETTINGS["inner"].check({"word": "y"}) == Inner("y")
 
 
-def test_an_object_is_built_from_plain_values():
+def test_object_is_built_from_plain_values():
     made = build(Example, {"whole": 3, "inner": {"word": "z"}, "blocks": [1]})
     assert (made.whole, made.inner, made.blocks, made.share) == (3, Inner("z"), (1,), 0.5)
     with pytest.raises(UserError, match="unknown setting of it 'wole': did you mean 'whole'"):

@@ -80,7 +80,7 @@ def test_callbacks_see_every_task_and_step_of_a_run(images, tmp_path):
     assert again.calls == []
 
 
-def test_a_callback_that_raises_ends_the_run(images, tmp_path):
+def test_callback_that_raises_ends_the_run(images, tmp_path):
     class Broken(pt.Callback):
         def on_task_end(self, run, task, result):
             raise KeyError("mine")
@@ -133,7 +133,7 @@ print("finished", len(pt.load_runs({output!r}).finished))
 """
 
 
-def test_a_script_without_a_main_guard_trains_in_several_processes(images, tmp_path):
+def test_script_without_a_main_guard_trains_in_several_processes(images, tmp_path):
     settings = {**TINY, "data_root": str(images), "output": str(tmp_path / "runs")}
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(settings=settings, output=str(tmp_path / "runs")))
@@ -145,7 +145,7 @@ def test_a_script_without_a_main_guard_trains_in_several_processes(images, tmp_p
     assert "2 of 2 runs done" in done.stderr
 
 
-def test_a_study_runs_from_another_thread(images, tmp_path):
+def test_study_runs_from_another_thread(images, tmp_path):
     found = []
 
     def work():
@@ -158,7 +158,7 @@ def test_a_study_runs_from_another_thread(images, tmp_path):
     assert len(found) == 1 and len(list(tmp_path.glob("*/result.json"))) == 2
 
 
-def test_the_reference_page_documents_every_exported_name():
+def test_reference_page_documents_every_exported_name():
     page = (ROOT / "docs" / "python.md").read_text()
     for name in set(pt.__all__) - {"__version__"}:
         assert re.search(rf"^::: .*\b{name}$", page, re.MULTILINE), name

@@ -8,7 +8,7 @@ from pilot_tal.engine.progress import Status
 LONG = Status("task 10/20 epoch 10/20", 2.345, 36_000.0)
 
 
-def test_a_line_fits_80_columns_and_keeps_the_status():
+def test_line_fits_80_columns_and_keeps_the_status():
     display = TerminalDisplay()
     display.console = Console(width=80)
     for name in ("l2p demo_lt tal seed 1993", "coda_prompt imagenetr_lt balanced_softmax seed 1993 tal.lam=0.995"):

@@ -11,7 +11,7 @@ FILE = ROOT / "examples" / "quickstart.ipynb"
 CHOICE, QUICK = "EPOCHS, SEEDS = 12, [1993, 1994]", "EPOCHS, SEEDS = 1, [1993]"
 
 
-def test_it_has_no_outputs_installs_first_and_starts_no_other_program():
+def test_notebook_is_stored_without_outputs_and_installs_first():
     notebook = nbformat.read(FILE, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]

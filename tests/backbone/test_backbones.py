@@ -114,7 +114,7 @@ def images(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("images"))
 
 
-def test_a_module_is_a_backbone_of_run(images, tmp_path):
+def test_module_is_a_backbone_of_run(images, tmp_path):
     given = {"data_root": images, "n_max": 6, "n_min": 2, "test_per_class": 2, "tasks": 2, "device": "cpu"}
     torch.manual_seed(0)
     module = Tiny().train()
@@ -131,7 +131,7 @@ def test_a_module_is_a_backbone_of_run(images, tmp_path):
         pt.run("l2p", "folder_lt", backbone=module, img_size=16, output=tmp_path, **given)
 
 
-def test_a_plugin_registers_a_backbone(images, tmp_path):
+def test_plugin_registers_a_backbone(images, tmp_path):
     plugin = tmp_path / "tiny_backbone.py"
     plugin.write_text(
         "import torch\nfrom pilot_tal import register_backbone\n\n\ndef build():\n    torch.manual_seed(0)\n"
@@ -144,7 +144,7 @@ def test_a_plugin_registers_a_backbone(images, tmp_path):
     assert run.record.backbone.name == "pooled_pixels" and run.finished
 
 
-def test_a_registered_vit_keeps_its_image_size():
+def test_registered_vit_keeps_its_image_size():
     name = register_backbone(tiny_vit().vit, "my_vit")
     assert isinstance(load_backbone(name, "bundled"), FrozenViT)
     assert load_backbone(name, "bundled", 8).img_size == (8, 8)
@@ -152,7 +152,7 @@ def test_a_registered_vit_keeps_its_image_size():
         load_backbone(name, "bundled", 16)
 
 
-def test_a_module_that_returns_no_features_is_refused():
+def test_module_that_returns_no_features_is_refused():
     name = register_backbone(nn.Conv2d(3, 4, 3))
     with pytest.raises(UserError, match=r"must map images to features \[images, dim\]; for 2 images it returns"):
         load_backbone(name, "bundled", 8)
@@ -178,7 +178,7 @@ def test_weights_of_the_demo_do_not_apply_to_another_backbone():
     assert settings("backbone=deit_tiny_patch16_224", "weights=random", "img_size=32").weights == "random"
 
 
-def test_the_demo_runs_on_another_backbone(tmp_path):
+def test_demo_runs_on_another_backbone(tmp_path):
     own = {"backbone": "vit_tiny_patch16_224", "weights": "random", "img_size": 32, "output": tmp_path}
     assert pt.run("simplecil", "demo_lt", quick=True, device="cpu", data_root=tmp_path, **own).finished
 
@@ -195,6 +195,6 @@ def test_part_of_the_table_of_the_docs(table_script):
     assert [row[2:] for row in rows] == [["yes", "yes", "yes"], ["yes", "no", "`adapter=false`"]]
 
 
-def test_the_table_of_the_docs_has_every_backbone(table_script):
+def test_table_of_the_docs_has_every_backbone(table_script):
     shown = table_script.PAGE.read_text().partition(table_script.START)[2].partition(table_script.END)[0]
     assert [line.split(" | ")[0].strip("| ") for line in shown.splitlines()[2:]] == list(table_script.BACKBONES)

@@ -26,7 +26,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         ("weights", "demo_vit", "fixed", None),
     ],
 )
-def test_what_each_vit_gets(choice, name, fidelity, wanted):
+def test_pixels_follow_the_weights_of_each_vit(choice, name, fidelity, wanted):
     assert pixel_statistics(choice, name, fidelity) == wanted
 
 

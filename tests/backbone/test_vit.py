@@ -116,7 +116,7 @@ def test_nothing_frozen_gets_a_gradient_and_no_training_mode():
     assert all(not p.requires_grad and p.grad is None for p in backbone.parameters())
 
 
-def test_wrong_image_size_is_one_sentence():
+def test_wrong_image_size_raises_user_error():
     with pytest.raises(UserError, match=r"takes images \[B, 3, 8, 8\], got \[2, 3, 9, 9\]"):
         tiny_vit().embed(torch.randn(2, 3, 9, 9))
 

@@ -153,7 +153,7 @@ def test_weights_that_do_not_fit_are_one_sentence(tmp_path, name):
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".npz"])
-def test_any_cut_is_one_sentence(tmp_path, suffix):
+def test_any_cut_raises_user_error(tmp_path, suffix):
     path = tmp_path / f"w{suffix}"
     {".safetensors": tensors(), ".pth": saved(STATE), ".npz": arrays(**STATE)}[suffix](path)
     whole = path.read_bytes()
@@ -181,7 +181,7 @@ def test_build_backbone_by_name(tmp_path):
     assert again.checksum == first.checksum
 
 
-def test_an_unknown_model_names_the_nearest():
+def test_unknown_model_names_the_nearest():
     with pytest.raises(UserError, match=r"neither a model of timm nor registered; did you mean 'vit_tiny_patch16_224'"):
         build_backbone("vit_tinny_patch16_224", weights="random")
 
@@ -209,7 +209,7 @@ def test_image_sizes_that_patches_do_not_tile(name, size, words):
     assert "\n" not in str(caught.value) and torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_model_too_large_for_the_memory_is_one_sentence(monkeypatch):
+def test_model_too_large_for_the_memory_raises_user_error(monkeypatch):
     import timm
 
     def full(*_, **__):
@@ -235,7 +235,7 @@ def online(monkeypatch, tmp_path):
     return constants
 
 
-def test_a_silent_hub_is_one_sentence_within_seconds(monkeypatch, online, capfd):
+def test_silent_hub_raises_user_error_within_seconds(monkeypatch, online, capfd):
     import timm
 
     monkeypatch.setattr(hub, "SECONDS", 0.5)
@@ -248,7 +248,7 @@ def test_a_silent_hub_is_one_sentence_within_seconds(monkeypatch, online, capfd)
     assert time.monotonic() - start < 2 and "\n" not in str(caught.value) and capfd.readouterr() == ("", "")
 
 
-def test_a_silent_name_server_is_one_sentence_within_seconds(monkeypatch, online):
+def test_silent_name_server_raises_user_error_within_seconds(monkeypatch, online):
     monkeypatch.setattr(hub, "SECONDS", 0.3)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(3) or [])
     start = time.monotonic()
@@ -264,7 +264,7 @@ def test_offline_mode_makes_no_request(monkeypatch, online):
         build_backbone(NAME)
 
 
-def test_a_hub_that_fails_half_way_is_one_sentence(monkeypatch, online):
+def test_hub_that_fails_half_way_raises_user_error(monkeypatch, online):
     import timm
 
     create = timm.create_model
@@ -300,7 +300,7 @@ def test_weights_in_the_cache_need_no_network(monkeypatch, online):
         build_backbone(NAME, img_size=32)
 
 
-def test_an_unknown_tag_names_those_there_are():
+def test_unknown_tag_names_those_there_are():
     with pytest.raises(UserError, match=r"no weights of the name .*nonsense.*it has .*augreg_in21k"):
         build_backbone("vit_tiny_patch16_224.nonsense")
 

@@ -67,7 +67,7 @@ def test_errors_are_one_line_on_standard_error(arguments, sentence, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_the_environment_names_the_images_for_every_command(tmp_path, monkeypatch):
+def test_environment_names_the_images_for_every_command(tmp_path, monkeypatch):
     monkeypatch.setenv("PILOT_TAL_DATA", str(make_images(tmp_path / "images")))
     sizes = ("--n-max", "6", "--n-min", "2", "--test-per-class", "2")
     answer = ask("build", "folder_lt", "--out", tmp_path / "out", *sizes)

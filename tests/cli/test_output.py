@@ -34,7 +34,7 @@ def test_characters_that_an_encoding_lacks_are_replaced(encoding):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_one_sentence():
+def test_output_that_cannot_be_written_raises_user_error():
     with open("/dev/full", "w") as full:
         done = run_program("list", stdout=full)
     assert (done.returncode, done.stderr) == (1, b"error: cannot write the output: No space left on device\n")
@@ -126,6 +126,6 @@ def test_terminal_escapes_in_names_are_printed_escaped(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs /proc")
-def test_file_that_cannot_be_read_is_one_sentence(tmp_path):
+def test_file_that_cannot_be_read_raises_user_error(tmp_path):
     answer = ask("run", "l2p", "demo_lt", "weights=/proc/self/mem", f"output={tmp_path}", "--quick")
     assert answer.status == 2 and answer.err == "error: cannot use /proc/self/mem: Input/output error\n"

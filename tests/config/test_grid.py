@@ -65,7 +65,7 @@ def test_home_directory_is_expanded_in_paths(tmp_path, monkeypatch):
     assert file_fingerprint(settings.weights).startswith("w.safetensors@")
 
 
-def test_a_folder_is_no_part_of_the_split():
+def test_data_root_does_not_change_the_split():
     (run,) = study_config(
         "lae", "cub_lt", ["folder=mine", "manifest=list.txt", "losses=ce", "seeds=1", "references=none"]
     ).runs
@@ -105,7 +105,7 @@ def test_all_means_every_method_and_the_papers_datasets():
     assert len(plan.runs) == 3 * len(LEARNERS)
 
 
-def test_a_method_that_trains_nothing_runs_once_a_seed(monkeypatch):
+def test_training_free_method_runs_once_per_seed(monkeypatch):
     monkeypatch.setattr(LEARNERS["lae"], "trains", classmethod(lambda cls, config: False))
     plan = study_config("lae,l2p", "cub_lt", ["seeds=1,2", "losses=ce,tal", "references=none"])
     assert [(run.method, run.loss.name) for run in plan.runs] == [
@@ -153,7 +153,7 @@ def test_any_loss_of_the_study_may_be_its_baseline():
         study_config("l2p", "cub_lt", ["baseline=focal"])
 
 
-def test_a_setting_of_some_methods_is_for_those_alone():
+def test_setting_of_some_methods_applies_only_to_those():
     plan = study_config(
         "simplecil,l2p,mos", "cub_lt", ["epochs=3", "size=20", "seeds=1", "losses=ce", "references=none"]
     )
@@ -162,7 +162,7 @@ def test_a_setting_of_some_methods_is_for_those_alone():
     assert plan.runs[1].method_config.size == 20 and "size" not in plan.runs[2].changed
 
 
-def test_the_data_root_comes_from_the_command_then_the_environment_then_data(monkeypatch):
+def test_data_root_order_is_command_environment_default(monkeypatch):
     monkeypatch.delenv("PILOT_TAL_DATA", raising=False)
     assert study_config("l2p", "cub_lt").hardware.data_root == "data"
     monkeypatch.setenv("PILOT_TAL_DATA", "/from/environment")
@@ -252,7 +252,7 @@ def test_list_shows_the_defaults_of_compare():
         assert any(line.startswith(wanted) for line in lines), wanted
 
 
-def test_a_method_of_the_toolboxes_alone_is_named_as_such():
+def test_method_of_upstream_only_is_named_as_such():
     toolboxes = {*LAMDA_PILOT.learners, *PYCIL.learners}
     assert set(UPSTREAM_ONLY) == toolboxes - set(LEARNERS)
     with pytest.raises(UserError, match=r"slca is not built in; it is available through .*upstream"):
@@ -289,7 +289,7 @@ def test_list_names_everything():
           "batch_size=1,2,3,4,5,6,7,8,9,10", "seeds=1,2,3"], "more than 10,000 runs"),
     ],
 )  # fmt: skip
-def test_what_cannot_go_together_is_refused_before_anything_is_looked_for(items, sentence):
+def test_contradictory_settings_are_refused_before_files_are_searched(items, sentence):
     with pytest.raises(UserError) as caught:
         study_config("l2p", "cub_lt", [*items, "data_root=nowhere"])
     assert sentence in str(caught.value)

@@ -31,7 +31,7 @@ class Half(TaskLoss):
 """
 
 
-def test_a_dataset_and_a_loss_from_a_file_are_words_of_the_command_line(tmp_path):
+def test_dataset_and_loss_of_a_plugin_file_work_on_the_command_line(tmp_path):
     (tmp_path / "birds.py").write_text(BIRDS)
     images = make_images(tmp_path / "images")
     wanted = ["loss=half", f"data_root={images}", "plugins=birds", "tasks=2", "batch_size=16", "output=runs"]
@@ -40,7 +40,7 @@ def test_a_dataset_and_a_loss_from_a_file_are_words_of_the_command_line(tmp_path
     assert done.returncode == 0 and "Birds-LT" in printed and "Half of CE" in printed, printed
 
 
-def test_an_installed_package_is_found_by_its_entry_point(tmp_path):
+def test_installed_package_is_found_by_its_entry_point(tmp_path):
     (tmp_path / "birds.py").write_text(BIRDS)
     info = tmp_path / "birds-1.0.dist-info"
     info.mkdir()
@@ -90,7 +90,7 @@ def test_model_of_a_plugin_method_names_its_plugin(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dataset", "loss", "method"])
-def test_a_name_taken_twice_is_refused(kind):
+def test_name_taken_twice_is_refused(kind):
     registry, entry = {
         "dataset": (CARDS, CARDS["cub_lt"]),
         "loss": (LOSSES, LOSSES["tal"]),
@@ -101,7 +101,7 @@ def test_a_name_taken_twice_is_refused(kind):
 
 
 @pytest.mark.parametrize("name", ["", "Cub", "a-b", "x" * 41, None])
-def test_a_bad_name_is_refused(name):
+def test_bad_name_is_refused(name):
     card = DatasetCard(name, "T", None, None, None, 2, 2)
     with pytest.raises(UserError, match="the name of a dataset must be lower-case letters"):
         CARDS.register(card)
@@ -109,7 +109,7 @@ def test_a_bad_name_is_refused(name):
         CARDS.register(DatasetCard("fine_name", "", None, None, None, 2, 2))
 
 
-def test_a_plugin_in_a_home_directory_is_found(tmp_path, monkeypatch):
+def test_plugin_in_a_home_directory_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "at_home.py").write_text("1 / 0")
     for name in ("~/at_home.py", "~/at_home"):
@@ -118,7 +118,7 @@ def test_a_plugin_in_a_home_directory_is_found(tmp_path, monkeypatch):
     assert absolute(("~/at_home",)) == (str(tmp_path / "at_home.py"),)
 
 
-def test_a_plugin_that_is_missing_or_broken_is_one_sentence(tmp_path):
+def test_plugin_that_is_missing_or_broken_raises_user_error(tmp_path):
     with pytest.raises(UserError, match=r"the plugin .no_such_thing. cannot be loaded: ModuleNotFoundError"):
         load_plugins(("no_such_thing",))
     broken = tmp_path / "broken.py"

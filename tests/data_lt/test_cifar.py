@@ -103,7 +103,7 @@ def test_numpy_reads_the_test_pickles():
     assert (again[b"data"] == data).all() and again[b"data"].dtype == np.uint8 and again[b"fine_labels"] == [0, -1]
 
 
-def test_the_archive_becomes_a_folder_of_images_and_a_set(official):
+def test_archive_is_converted_to_images_and_a_set(official):
     made = prepare("cifar100_lt", official)
     folder = official / "cifar100"
     assert made.root == folder and made.class_names == list(CARD.class_names)
@@ -150,7 +150,7 @@ def test_another_archive_and_a_folder_of_its_name_are_refused(tmp_path):
         prepare("cifar100_lt", tmp_path)
 
 
-def test_a_full_disk_leaves_no_folder(official, monkeypatch):
+def test_full_disk_leaves_no_folder(official, monkeypatch):
     saved, save = [], Image.Image.save
 
     def full(self, path, **options):

@@ -25,7 +25,7 @@ PROGRAM = Path(sys.executable).with_name("pilot-tal")
         ("", "{bin}/..", False, "bin/pilot-tal list"),
     ],
 )
-def test_the_program_is_named_as_it_was_called(tmp_path, monkeypatch, called, cwd, on_path, expected):
+def test_program_is_named_as_it_was_called(tmp_path, monkeypatch, called, cwd, on_path, expected):
     folder = tmp_path / "env/bin"
     folder.mkdir(parents=True)
     for name in ("pilot-tal", "python"):
@@ -44,7 +44,7 @@ def test_arguments_are_quoted(monkeypatch):
     assert command("build", "a b", Path("c;d"), 3).endswith("pilot-tal build 'a b' 'c;d' 3")
 
 
-def test_a_command_in_a_message_runs(tmp_path):
+def test_command_in_a_message_runs(tmp_path):
     call = [sys.executable, "-m", "pilot_tal", "build", "cub_lt", "--data-root", "no where"]
     message = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, check=False).stderr
     typed = message.strip().split("get them with: ")[1].replace("--download", "--shipped")  # without a network
@@ -53,7 +53,7 @@ def test_a_command_in_a_message_runs(tmp_path):
     assert shlex.split(typed)[-1] == "no where" and (tmp_path / "runs/build/cub_lt.png").exists()
 
 
-def test_an_unknown_name_among_many_lists_some():
+def test_unknown_name_among_many_lists_some():
     names = [f"class {number:03d}" for number in range(200)]
     assert str(unknown_name("class", "zebra", names)).endswith("class 019 and 180 more")
     assert str(unknown_name("class", "class 1o7", names)) == "unknown class 'class 1o7': did you mean 'class 197'?"

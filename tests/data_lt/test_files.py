@@ -20,7 +20,7 @@ def tree(root):
     return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_new_folder_appears_whole(tmp_path):
+def test_new_folder_is_written_atomically(tmp_path):
     with staged_folder(tmp_path / "a/out") as folder:
         fill(folder, "page.html", "plots/one.svg")
         assert not (tmp_path / "a/out").exists()
@@ -31,7 +31,7 @@ def test_a_new_folder_appears_whole(tmp_path):
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
 
 
-def test_an_existing_folder_keeps_its_other_files(tmp_path):
+def test_existing_folder_keeps_its_other_files(tmp_path):
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots/old.svg").write_text("old")
     (tmp_path / "plots/one.svg").write_text("old")
@@ -42,7 +42,7 @@ def test_an_existing_folder_keeps_its_other_files(tmp_path):
     assert tree(tmp_path) == expected and len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_folder_made_by_another_process_meanwhile_is_filled(tmp_path):
+def test_folder_made_by_another_process_meanwhile_is_filled(tmp_path):
     with staged_folder(tmp_path / "out") as folder:
         fill(folder, "one")
         fill(tmp_path / "out", "one", "two")
@@ -51,7 +51,7 @@ def test_a_folder_made_by_another_process_meanwhile_is_filled(tmp_path):
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_failure_part_way_leaves_nothing(tmp_path, failure, existing):
+def test_failure_part_way_leaves_nothing(tmp_path, failure, existing):
     if existing:
         fill(tmp_path / "out", "old")
     before = tree(tmp_path)
@@ -63,7 +63,7 @@ def test_a_failure_part_way_leaves_nothing(tmp_path, failure, existing):
     assert isinstance(failure, KeyboardInterrupt) or "out: No space left on device" in str(caught.value)
 
 
-def test_a_file_in_the_way_is_a_sentence(tmp_path):
+def test_file_in_the_way_raises_user_error(tmp_path):
     fill(tmp_path, "out")
     with pytest.raises(UserError, match=r"cannot write to .*out: "), staged_folder(tmp_path / "out") as folder:
         fill(folder, "one")
@@ -95,7 +95,7 @@ def test_paths_that_can_be():
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": NaN}', '{"a": -Infinity}', "{", "\ud800"])
-def test_damaged_json_is_a_sentence(tmp_path, text):
+def test_damaged_json_raises_user_error(tmp_path, text):
     (tmp_path / "x.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(UserError, match=r"x\.json is not valid JSON"):
         read_json(tmp_path / "x.json")

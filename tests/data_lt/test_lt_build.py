@@ -70,7 +70,7 @@ def test_real_pictures_in_each_layout_give_one_and_the_same_set(tmp_path, datase
     assert len(texts) == 1
 
 
-def test_a_complete_copy_is_identical_and_a_changed_one_differs(tmp_path):
+def test_complete_copy_is_identical_and_a_changed_one_differs(tmp_path):
     root = tmp_path / "data"
     write_files(root / "cub", [f"{'train' if flag else 'test'}/{path}" for path, flag in cub_files().items()])
     done = ask("build", "cub_lt", "--data-root", root, "--out", tmp_path / "out")
@@ -201,7 +201,7 @@ def test_wrong_options_are_one_sentence(tmp_path, monkeypatch, arguments, words)
     assert list(tmp_path.rglob("*.txt")) == []
 
 
-def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
+def test_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     make_folder(tmp_path / "data", {"a": 30, "b": 25})
     options = ("folder_lt", "--data-root", tmp_path / "data", "--out", tmp_path / "out")
     build(*options)

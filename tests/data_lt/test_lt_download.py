@@ -108,7 +108,7 @@ def test_archive_is_fetched_checked_and_extracted(server, tmp_path, mode):
     assert server.ranges == [None]
 
 
-def test_a_broken_connection_is_resumed_where_it_stopped(server, tmp_path):
+def test_broken_connection_is_resumed_where_it_stopped(server, tmp_path):
     content = tar_bytes()
     server.cuts = [50_000, 30_000]
     download(card_for(server, content), tmp_path)
@@ -138,7 +138,7 @@ def part_size(content, header):
     return offset
 
 
-def test_an_interruption_while_fetching_leaves_only_the_part(server, tmp_path, monkeypatch):
+def test_interruption_while_fetching_leaves_only_the_part(server, tmp_path, monkeypatch):
     content = tar_bytes()
     card = card_for(server, content)
 
@@ -164,7 +164,7 @@ def test_download_restarts_without_range_support_or_with_a_bad_part(server, tmp_
     assert tree(tmp_path) == {**WHOLE, "CUB_200_2011.tgz": content}
 
 
-def test_a_tampered_archive_is_removed(server, tmp_path):
+def test_tampered_archive_is_removed(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.content = tar_bytes({**FILES, "CUB_200_2011/images/b/2.jpg": b"evil"})
     with pytest.raises(UserError, match=r"is not the official archive: its checksum is not md5:"):
@@ -172,7 +172,7 @@ def test_a_tampered_archive_is_removed(server, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_put_by_hand_is_used_or_refused(server, tmp_path):
+def test_archive_put_by_hand_is_used_or_refused(server, tmp_path):
     content = tar_bytes()
     card = card_for(server, content)
     (tmp_path / "CUB_200_2011.tgz").write_bytes(content)
@@ -193,7 +193,7 @@ def test_missing_network_raises_one_sentence_with_a_remedy(server, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_address_that_is_gone(server, tmp_path):
+def test_missing_download_address_raises_user_error(server, tmp_path):
     card = card_for(server, tar_bytes())
     server.status = 404
     with pytest.raises(UserError, match=r"answers 404; download .* by other means"):
@@ -234,7 +234,7 @@ def test_unsafe_members_are_refused_and_nothing_stays(tmp_path, files, members):
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["data", "deep", "evil.tar"]
 
 
-def test_a_folder_named_like_the_archive_is_a_sentence(server, tmp_path):
+def test_folder_named_like_the_archive_raises_user_error(server, tmp_path):
     (tmp_path / "CUB_200_2011.tgz").mkdir()
     with pytest.raises(UserError, match=r"CUB_200_2011.tgz is a folder, but the archive goes there"):
         download(card_for(server, tar_bytes()), tmp_path)
@@ -258,7 +258,7 @@ def test_broken_and_other_archives_leave_nothing(tmp_path, content, words):
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_an_interrupted_extraction_leaves_nothing(tmp_path, monkeypatch, failure):
+def test_interrupted_extraction_leaves_nothing(tmp_path, monkeypatch, failure):
     (tmp_path / "a.tar").write_bytes(tar_bytes())
     original, calls = tarfile.TarFile.extract, []
 
@@ -274,7 +274,7 @@ def test_an_interrupted_extraction_leaves_nothing(tmp_path, monkeypatch, failure
     assert [p.name for p in tmp_path.iterdir()] == ["a.tar"]
 
 
-def test_an_incomplete_folder_is_completed_and_other_files_stay(tmp_path):
+def test_incomplete_folder_is_completed_and_other_files_stay(tmp_path):
     (tmp_path / "a.tar").write_bytes(tar_bytes())
     (tmp_path / "CUB_200_2011/images/b").mkdir(parents=True)
     (tmp_path / "CUB_200_2011/images/b/2.jpg").write_bytes(b"cut")

@@ -86,7 +86,7 @@ def test_rho_sets_the_smallest_class(one, other):
 
 
 @pytest.mark.parametrize("rho", [0, -1, 0.99, 501, math.nan, math.inf, "100", True, 1e300, 10**20])
-def test_a_rho_out_of_range_is_refused(rho):
+def test_rho_out_of_range_is_refused(rho):
     with pytest.raises(UserError, match="rho must be a number from 1 to 500"):
         smallest_class(500, rho)
 
@@ -156,7 +156,7 @@ def test_wrong_numbers_are_named(arguments, words):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", [None, 0, 7])
 @pytest.mark.parametrize("classes", [1, 2, 1000, 100_000])
-def test_the_whole_range_of_shapes_works(shape, seed, classes):
+def test_whole_range_of_shapes_works(shape, seed, classes):
     counts = pareto_counts(classes, 10**9, 1, shape, seed)
     assert counts[0] == 10**9 and counts[-1] >= 1 and len(counts) == classes
 

@@ -72,13 +72,13 @@ def test_numbers_are_named_after_their_training_folders(tmp_path, images):
     assert prepare("folder_lt", images, train_list=train, test_list=test).class_names == ["n01", "n02"]
 
 
-def test_a_profile_subsamples_the_training_list(tmp_path, images):
+def test_profile_subsamples_the_training_list(tmp_path, images):
     options, _ = formats(tmp_path)["names"]
     found = prepare("folder_lt", images, **options, law="none")
     assert found.law["largest"] == found.law["smallest"] == 1 and found.law["test"] == 2
 
 
-def test_a_manifest_from_lists_is_found_again(tmp_path, images):
+def test_manifest_from_lists_is_found_again(tmp_path, images):
     options, _ = formats(tmp_path)["numbers"]
     manifest = manifest_from_lists(options["train_list"], options["test_list"], images)
     manifest.write(tmp_path / "m.txt")
@@ -133,7 +133,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("train", "test", "words"), WRONG.values(), ids=WRONG)
-def test_a_wrong_list_is_one_sentence_with_its_line(tmp_path, images, train, test, words):
+def test_wrong_list_raises_user_error_with_its_line(tmp_path, images, train, test, words):
     (images / "train/n01/link.jpg").symlink_to("000.jpg")
     (images / "train/n01/hard.jpg").hardlink_to(images / "train/n01/000.jpg")
     options = {"train_list": write(tmp_path / "train.txt", train)}
@@ -156,7 +156,7 @@ def test_class_names_must_name_every_label(tmp_path, images):
         prepare("folder_lt", images, **options, class_names=names)
 
 
-def test_a_manifest_written_by_hand_is_sealed(tmp_path, images):
+def test_manifest_written_by_hand_is_sealed(tmp_path, images):
     path = tmp_path / "hand.txt"
     lines = ["class\tcat", "train\ttrain/n01/000.jpg", "test\tval/000.jpg", "test\tval/001.jpg"]
     more = ["class\tdog", "train\ttrain/n02/000.jpg", "test\tval/002.jpg"]
@@ -169,7 +169,7 @@ def test_a_manifest_written_by_hand_is_sealed(tmp_path, images):
     assert len(prepare("folder_lt", images, manifest=path).frame) == 5
 
 
-def test_a_manifest_of_two_names_for_one_file_is_refused(tmp_path, images):
+def test_manifest_of_two_names_for_one_file_is_refused(tmp_path, images):
     (images / "val/link.jpg").symlink_to("../train/n01/000.jpg")
     path = write(tmp_path / "hand.txt", [MAGIC, PATHS, "class\tcat", "train\ttrain/n01/000.jpg", "test\tval/link.jpg"])
     seal(path)
@@ -200,7 +200,7 @@ def test_a_manifest_of_two_names_for_one_file_is_refused(tmp_path, images):
         (["[]"], "second line must be a JSON object"),
     ],
 )
-def test_a_wrong_manifest_is_not_sealed(tmp_path, lines, words):
+def test_wrong_manifest_is_not_sealed(tmp_path, lines, words):
     path = write(tmp_path / "hand.txt", [MAGIC, *lines])
     before = path.read_bytes()
     with pytest.raises(UserError, match=words):
@@ -208,7 +208,7 @@ def test_a_wrong_manifest_is_not_sealed(tmp_path, lines, words):
     assert path.read_bytes() == before
 
 
-def test_an_edited_recipe_becomes_natural_and_an_unedited_one_stays(tmp_path):
+def test_edited_recipe_becomes_natural_and_an_unedited_one_stays(tmp_path):
     manifest = read_manifest("cub_lt")
     manifest.write(tmp_path / "m.txt")
     assert seal(tmp_path / "m.txt") == manifest

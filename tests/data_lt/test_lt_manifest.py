@@ -18,7 +18,7 @@ def example():
     return Manifest("folder_lt", split_pools(pools, Recipe(n_max=5, n_min=2, test_per_class=2)))
 
 
-def test_a_written_manifest_reads_back(tmp_path):
+def test_written_manifest_reads_back(tmp_path):
     manifest = example()
     manifest.write(tmp_path / "m.txt")
     again = read_manifest(tmp_path / "m.txt")
@@ -65,7 +65,7 @@ def test_any_changed_letter_is_noticed(tmp_path_factory, data):
         lambda lines: lines[: len(lines) // 2],
     ],
 )
-def test_an_edited_manifest_is_refused(tmp_path, edit):
+def test_edited_manifest_is_refused(tmp_path, edit):
     path = tmp_path / "mine.txt"
     path.write_text("\n".join(edit(example().text().split("\n"))), encoding="utf-8")
     with pytest.raises(UserError, match=r"mine.txt was edited or damaged.*build it anew"):
@@ -101,13 +101,13 @@ LIES = {
 
 
 @pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES)
-def test_a_manifest_with_a_fresh_checksum_must_still_make_sense(tmp_path, lie, words):
+def test_manifest_with_a_fresh_checksum_must_still_make_sense(tmp_path, lie, words):
     Manifest("folder_lt", lie(example().split)).write(tmp_path / "m.txt")
     with pytest.raises(UserError, match=rf"m.txt was edited or damaged: .*{words}.*build it anew with .* folder_lt"):
         read_manifest(tmp_path / "m.txt")
 
 
-def test_a_name_longer_than_any_file_is_a_sentence():
+def test_name_longer_than_any_file_raises_user_error():
     with pytest.raises(UserError, match="too long"):
         load_manifest("a" * 300)
     with pytest.raises(UserError, match="manifest is empty"):
@@ -150,7 +150,7 @@ def test_missing_and_misspelt_manifests(tmp_path):
         load_manifest(tmp_path)
 
 
-def test_a_failed_write_leaves_the_old_manifest(tmp_path, monkeypatch):
+def test_failed_write_leaves_the_old_manifest(tmp_path, monkeypatch):
     path = tmp_path / "m.txt"
     example().write(path)
     before = path.read_bytes()

@@ -66,7 +66,7 @@ def test_every_layout_gives_the_shipped_set_and_rebuilds_it(complete, dataset, l
 
 
 @pytest.mark.parametrize("below", ["", "CUB_200_2011", "CUB_200_2011/images"])
-def test_the_data_root_may_be_the_folder_or_a_parent(complete, below):
+def test_data_root_may_be_the_folder_or_a_parent(complete, below):
     root = complete("cub_lt", "official") / below
     assert prepare("cub_lt", root).checksum == read_manifest("cub_lt").checksum
     seeded = prepare("cub_lt", root, seed=7)
@@ -188,7 +188,7 @@ def test_folder_lt_takes_any_image_folder(tmp_path):
     assert set(find_pool(CARDS["folder_lt"], merged).files) == set(pool.files)
 
 
-def test_the_demo_drawn_among_own_classes_is_none_of_them(tmp_path):
+def test_demo_folder_is_not_a_class_of_an_own_dataset(tmp_path):
     make_folder(tmp_path, {"cat": 9, "dog": 9})
     (tmp_path / "demo_lt" / "train").mkdir(parents=True)
     with pytest.raises(UserError, match="class 'demo_lt' is empty"):
@@ -223,7 +223,7 @@ def test_own_manifest_is_used_unchanged(tmp_path):
         prepare("folder_lt", root, manifest=tmp_path / "m.txt")
 
 
-def test_an_unusual_folder_can_be_named(tmp_path):
+def test_unusual_folder_can_be_named(tmp_path):
     make_folder(tmp_path / "birds of mine", {"a": 30, "b": 25}, b"")
     result = prepare("folder_lt", tmp_path, folder="birds of mine")
     assert result.root == tmp_path / "birds of mine" and result.class_names == ["a", "b"]
@@ -301,7 +301,7 @@ def test_damaged_folders_are_refused_by_name(tmp_path, damage, words):
         prepare("folder_lt", root)
 
 
-def test_an_official_image_in_both_parts_is_refused(tmp_path):
+def test_official_image_in_both_parts_is_refused(tmp_path):
     label = "001.Black_footed_Albatross"
     write_files(tmp_path / "cub", [f"train/{label}/1.jpg", f"train/{label}/2.jpg", f"test/{label}/2.jpg"])
     with pytest.raises(UserError, match=f"has the name '2.jpg' twice, as train/{label}/2.jpg and test/{label}/2.jpg"):
@@ -333,13 +333,13 @@ def test_training_and_test_folders_are_kept(tmp_path, train, test):
     assert found.notes == ()
 
 
-def test_the_test_folder_is_preferred_to_val(tmp_path):
+def test_test_folder_is_preferred_to_val(tmp_path):
     root = own_split(own_split(tmp_path), "train", "val", test_sizes=(5, 5))
     assert paths_of(prepare("folder_lt", root), "test") == files_in(root, "test")
 
 
 @pytest.mark.parametrize("options", [{"n_max": 10, "n_min": 2}, {"rho": 3}, {"law": "none"}])
-def test_a_profile_subsamples_the_training_folder_alone(tmp_path, options):
+def test_profile_subsamples_only_the_training_folder(tmp_path, options):
     root = own_split(tmp_path)
     found = prepare("folder_lt", root, **options)
     assert paths_of(found, "train") < files_in(root, "train") and paths_of(found, "test") == files_in(root, "test")
@@ -359,7 +359,7 @@ def test_merge_pools_both_folders_and_reports_it(tmp_path, capsys):
     ("extra", "words"),
     [("train/c/1.jpg", "class 'c' has 0 images to test on"), ("test/c/1.jpg", "class 'c' has 0 and the largest")],
 )
-def test_a_class_of_one_folder_alone_is_refused(tmp_path, extra, words):
+def test_class_missing_in_train_or_test_is_refused(tmp_path, extra, words):
     write_files(own_split(tmp_path), [extra])
     with pytest.raises(UserError, match=words):
         prepare("folder_lt", tmp_path)
@@ -396,7 +396,7 @@ def test_classes_are_chosen_by_number_names_and_file(tmp_path):
         prepare("cub_lt", root, classes=200)
 
 
-def test_an_own_dataset_is_named_after_its_folder_or_as_asked(tmp_path):
+def test_own_dataset_is_named_after_its_folder_or_as_asked(tmp_path):
     root = make_folder(tmp_path / "My pets", {"a": 15, "b": 15}, b"")
     found, named = prepare("folder_lt", root), prepare("folder_lt", root, name="Pets (mine)")
     assert (found.name, found.title) == ("my_pets", "My pets")
@@ -411,7 +411,7 @@ def test_all_test_images_need_a_test_folder(tmp_path):
         prepare("folder_lt", root, test_per_class="all")
 
 
-def test_a_set_that_makes_its_images_keeps_its_official_parts(tmp_path, monkeypatch):
+def test_set_that_makes_its_images_keeps_its_official_parts(tmp_path, monkeypatch):
     def make(data_root):
         make_folder(data_root / "toy/train", {"a": 9, "b": 5}, b"")
         make_folder(data_root / "toy/test", {"a": 3, "b": 3}, b"")

@@ -78,7 +78,7 @@ def test_random_pools_are_split_as_promised_or_refused(case, shuffler):
 
 
 @given(pools_and_recipe())
-def test_an_open_n_max_is_the_largest_that_fits(case):
+def test_open_n_max_is_the_largest_that_fits(case):
     pools, recipe = case
     sizes = {label: len(names) for label, names in pools.items()}
     ranked = sorted(sizes.values(), reverse=True)
@@ -195,7 +195,7 @@ def test_rho_holds_for_the_largest_n_max_that_fits(sizes, rho, law):
         split_pools(pools, Recipe(law, n_max=recipe.n_max + 1, rho=rho))
 
 
-def test_the_spelling_of_a_number_does_not_change_the_manifest():
+def test_spelling_of_a_number_does_not_change_the_manifest():
     pools = {"a": list(map(str, range(30))), "b": list(map(str, range(30)))}
     plain = Manifest("x", split_pools(pools, Recipe(shape=6, n_max=9, n_min=3, seed=2)))
     other = Recipe(shape=np.float64(6), n_max=np.int64(9), n_min=np.int32(3), seed=np.int64(2))

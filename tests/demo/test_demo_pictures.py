@@ -57,7 +57,7 @@ def test_class_counts_are_the_shuffled_profile():
     assert len(demo_list("train")) == sum(counts) and len(demo_list("test")) == 50 * 20
 
 
-def test_a_picture_depends_on_its_own_number_alone():
+def test_picture_depends_only_on_its_number():
     wanted = [("train", "Ж", 3), ("test", "Ж", 3), ("train", "Ж", 4), ("train", "g", 3)]
     first = [demo_picture(*key) for key in wanted]
     again = [demo_picture(*key) for key in reversed(wanted)][::-1]
@@ -101,7 +101,7 @@ def test_folder_contains_images_and_info(built):
     assert len(files(built)) == 1 + 1099 + 1000
 
 
-def test_a_second_call_draws_nothing_unless_an_image_is_missing(built, monkeypatch):
+def test_second_call_draws_nothing_unless_an_image_is_missing(built, monkeypatch):
     before = files(built)
     drawn = []
     monkeypatch.setattr(demo, "draw", lambda *given: drawn.append(given) or draw(*given))
@@ -111,7 +111,7 @@ def test_a_second_call_draws_nothing_unless_an_image_is_missing(built, monkeypat
     assert drawn and files(built) == before
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_demo_folder_is_written_atomically(tmp_path, monkeypatch):
     drawn = []
 
     def stop(*given):
@@ -127,7 +127,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("info", [{"dataset": "demo_lt", "version": 0, "seed": 1993}, [1], "text"])
-def test_a_folder_of_other_pictures_is_refused(tmp_path, info):
+def test_folder_of_other_pictures_is_refused(tmp_path, info):
     write_json(tmp_path / "demo_lt/info.json", info)
     with pytest.raises(UserError, match="remove the folder"):
         build_demo(tmp_path)
@@ -146,13 +146,13 @@ def older_version(tmp_path):
     return tmp_path / "demo_lt"
 
 
-def test_an_unmodified_demo_of_an_earlier_version_is_replaced(tmp_path, built):
+def test_unmodified_demo_of_an_earlier_version_is_replaced(tmp_path, built):
     folder = older_version(tmp_path)
     assert build_demo(tmp_path) == folder and files(folder) == files(built)
 
 
 @pytest.mark.parametrize("change", ["another file", "another picture", "a missing picture"])
-def test_a_modified_demo_of_an_earlier_version_is_kept(tmp_path, change):
+def test_modified_demo_of_an_earlier_version_is_kept(tmp_path, change):
     folder = older_version(tmp_path)
     if change == "another file":
         (folder / "notes.txt").write_text("mine")

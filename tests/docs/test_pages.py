@@ -33,7 +33,7 @@ def links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_starts_with_its_purpose_and_a_command(page):
+def test_page_starts_with_its_purpose_and_a_command(page):
     found = tokens(page)
     kinds = [token.type for token in found if token.level == 0 and not token.type.endswith("_close")]
     assert kinds[:2] == ["heading_open", "paragraph_open"], "a title, then what the page is for"

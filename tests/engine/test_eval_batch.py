@@ -48,7 +48,7 @@ def test_eval_batch_size_does_not_change_the_run_name(images, tmp_path):
         assert runs[size].step_log() == runs["auto"].step_log()
 
 
-def test_a_size_that_would_change_predictions_is_refused(images):
+def test_size_that_would_change_predictions_is_refused(images):
     for method in ("l2p", "dualprompt"):
         with pytest.raises(UserError, match=f"eval_batch_size=7: what {method} predicts with fidelity=pilot depends"):
             run_of(images, method, "eval_batch_size=7")
@@ -89,7 +89,7 @@ class Small:
         return torch.nn.functional.one_hot(x.long().flatten(), 20)
 
 
-def test_a_batch_that_does_not_fit_is_halved_unless_it_matters():
+def test_batch_that_does_not_fit_is_halved_unless_predictions_depend_on_it():
     y = torch.arange(11)
     learner = Small(mixes=False)
     picks: list[torch.Tensor] = []
@@ -109,7 +109,7 @@ def test_eval_batch_on_a_gpu_is_larger_unless_it_matters(images):
 
 
 @pytest.mark.parametrize("cuda", [True, False])
-def test_a_gpu_gets_its_images_from_pinned_memory(cuda, images, monkeypatch):
+def test_gpu_gets_its_images_from_pinned_memory(cuda, images, monkeypatch):
     run = run_of(images, "mos")
     run = on_cuda(run) if cuda else run
     asked = []

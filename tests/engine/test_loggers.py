@@ -128,7 +128,7 @@ def test_trackio_gets_every_step_and_task_once(images, logged, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("where", ["init", "log"])
-def test_a_logger_that_fails_warns_once_and_changes_nothing(where, images, logged, tmp_path, monkeypatch):
+def test_logger_that_fails_warns_once_and_changes_nothing(where, images, logged, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("no key")
 
@@ -144,7 +144,7 @@ def test_a_logger_that_fails_warns_once_and_changes_nothing(where, images, logge
     assert result_files(run.path) == result_files(logged.path)
 
 
-def test_a_missing_package_is_one_sentence_before_anything_starts(images, tmp_path, monkeypatch):
+def test_missing_package_raises_user_error_before_anything_starts(images, tmp_path, monkeypatch):
     import importlib.util
 
     find = importlib.util.find_spec

@@ -136,7 +136,7 @@ def test_damage_raises_before_training_resumes(name, damage, images, tmp_path, m
         assert status == 2 and f"remove {run} to start over" in printed.replace("\n", " "), printed
 
 
-def test_a_task_trained_again_with_other_numbers_may_be_broken_off_too(images, tmp_path, monkeypatch):
+def test_uncommitted_files_do_not_count_as_a_finished_task(images, tmp_path, monkeypatch):
     """As on a GPU, whose bits differ every time: the result must not vouch for files that are about to change."""
     run, wanted = stopped_after_one_task(images, tmp_path, monkeypatch, "tasks=3")
     again = ("run", "l2p", "folder_lt", *wanted, "--quick")
@@ -181,7 +181,7 @@ def test_resume_with_other_threads_warns(images, tmp_path, monkeypatch):
     assert status == 0 and "began with 1 threads and goes on with 2" in printed.replace("\n", " ")
 
 
-def test_what_a_killed_process_left_half_written_is_removed(images, tmp_path, monkeypatch):
+def test_partial_files_of_a_killed_process_are_removed(images, tmp_path, monkeypatch):
     run, wanted = stopped_after_one_task(images, tmp_path, monkeypatch)
     for name in (".result.json.x.tmp", "checkpoint/.task01.x.tmp", "predictions/.task01.csv.y.tmp"):
         (run / name).write_bytes(b"half")

@@ -82,7 +82,7 @@ def test_every_loss_trains_otherwise_than_the_others(images, tmp_path):
                 assert values != others, (name, other)
 
 
-def test_a_finished_run_is_not_run_again(images, tmp_path):
+def test_finished_run_is_not_run_again(images, tmp_path):
     wanted = settings(images, tmp_path, "loss=tal")
     assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
     (run,) = find_runs([tmp_path])
@@ -144,7 +144,7 @@ def test_non_finite_scores_raise(images, tmp_path, monkeypatch):
     assert status == 2 and "the scores of the classes became NaN or infinite; lower init_lr" in printed
 
 
-def test_the_same_command_elsewhere_gives_the_same_bytes_and_another_seed_others(images, tmp_path):
+def test_bytes_depend_on_the_seed_and_not_on_the_folder(images, tmp_path):
     for place, seed in (("a", 5), ("b", 5), ("c", 6)):
         wanted = settings(images, tmp_path / place, f"seed={seed}", "batch_size=4")
         assert command("run", "mos", "folder_lt", *wanted, "--quick")[0] == 0
@@ -269,7 +269,7 @@ def test_half_precision_computes_in_it_or_is_refused(images, tmp_path):
         ),
     ],
 )
-def test_bad_input_is_one_sentence_and_a_status(arguments, sentence, images, monkeypatch):
+def test_bad_input_raises_user_error_and_a_status(arguments, sentence, images, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     status, printed = command(*(text.format(images=images) for text in arguments))
     assert status == 2 and sentence in printed and "Traceback" not in printed

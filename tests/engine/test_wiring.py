@@ -73,7 +73,7 @@ def split_of(seen: Seen) -> tuple[set[int], set[int]]:
     return tuple(set(seen.numbers_of(frame["path"][frame["split"] == split])) for split in ("train", "test"))
 
 
-def test_the_class_order_is_lamda_pilots_permutation_of_the_seed(seen):
+def test_class_order_is_lamda_pilots_permutation_of_the_seed(seen):
     order = np.random.RandomState(7).permutation(CLASSES).tolist()
     assert list(seen.record.stream.class_order) == order
     assert list(seen.record.stream.class_names) == [f"c{label}" for label in order]
@@ -111,7 +111,7 @@ def test_every_epoch_has_new_batches_and_crops(seen):
     assert any(row[0] > row[-1] for row in rows) and any(row[0] < row[-1] for row in rows)  # mirrored and not
 
 
-def test_the_loss_sees_the_labels_of_these_images_counted_from_the_task(seen):
+def test_loss_receives_labels_relative_to_the_task(seen):
     losses = seen.all("loss")
     observed = seen.all("observe")
     assert len(losses) == len(observed)
@@ -163,7 +163,7 @@ def test_only_test_images_are_evaluated_under_the_test_transform(seen):
     assert not any(entry["grad"] for entry in seen.all("scores"))
 
 
-def test_the_statistics_see_the_training_images_of_the_task_under_the_test_transform(seen):
+def test_statistics_use_training_images_with_the_test_transform(seen):
     train, _ = split_of(seen)
     ended = [(n, y) for entry in seen.all("end_task") for n, y in zip(entry["images"], entry["labels"], strict=True)]
     assert sorted(n for n, _ in ended) == sorted(train)
@@ -224,7 +224,7 @@ def test_other_settings_reach_the_run(images, tmp_path):
     assert seen.record.stream.normalize == "0.25,0.25,0.25/0.5,0.5,0.5"
 
 
-def test_a_quick_run_takes_two_steps_of_two_epochs_and_two_test_images(images, tmp_path):
+def test_quick_run_takes_two_steps_of_two_epochs_and_two_test_images(images, tmp_path):
     seen = Seen(tmp_path, images, "loss=spy_loss", "--quick")
     assert len(seen.all("observe")) == 2 * 2 * 2 and seen.record.quick
     assert len(seen.run.labels[-1][0]) == 2 * CLASSES

@@ -16,7 +16,7 @@ def test_tables_equal_the_collected_runs(page):
     assert results.MARK.search(text) and results.filled(text) == text
 
 
-def test_a_changed_run_changes_the_page(tmp_path, monkeypatch):
+def test_changed_run_changes_the_page(tmp_path, monkeypatch):
     frame = pd.read_csv(results.RUNS, keep_default_na=False)
     frame["a_mean"] += 0.1
     frame.to_csv(tmp_path / "runs.csv", index=False)

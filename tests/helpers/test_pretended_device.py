@@ -47,14 +47,14 @@ def ones() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_what_waits_is_noted(name):
+def test_synchronising_operations_are_recorded(name):
     with PretendedDevice() as device:
         WAITING[name](ones())
     assert device.waits
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_what_does_not_wait_passes_with_its_values(name):
+def test_asynchronous_operations_keep_their_values(name):
     with PretendedDevice() as device:
         result = FREE[name](ones())
         assert not device.waits and str(result.device) == DEVICE
@@ -67,7 +67,7 @@ def test_two_devices_in_one_operation_are_refused(name):
         MIXED[name](ones())
 
 
-def test_a_model_trains_there_as_on_the_host():
+def test_model_trains_as_on_the_host():
     torch.manual_seed(0)
     x, y = torch.randn(8, 4), torch.arange(8) % 3
     model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 3))

@@ -165,7 +165,7 @@ def test_workers_end_with_the_process_that_started_them(images, tmp_path):
         time.sleep(0.1)
 
 
-def test_a_run_of_another_process_is_left_to_it_and_looked_at_again(images, undisturbed, tmp_path):
+def test_run_of_another_process_is_skipped_and_checked_again(images, undisturbed, tmp_path):
     wanted = settings(images, tmp_path, "jobs=2", "threads=1", "losses=tal", "seeds=1993,1994")
     plan = study_config("l2p", "folder_lt", wanted, quick=True)
     busy = Jobs(plan).all[0].path
@@ -324,7 +324,7 @@ def test_run_arguments_repeat_a_plan_of_every_method(images, tmp_path):
         assert from_arguments(run_arguments(config, plan.hardware)).runs == (config,)
 
 
-def test_the_table_is_one_call(images, tmp_path):
+def test_reproduce_table_is_one_call(images, tmp_path):
     """The script as it stands, in a project that is set up already."""
     project = tmp_path / "project"
     (project / "scripts").mkdir(parents=True)

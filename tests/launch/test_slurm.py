@@ -64,7 +64,7 @@ def test_bad_options_raise(item, words):
         build(SlurmConfig, _parse([item]), "SLURM")
 
 
-def test_what_follows_slurm_is_for_slurm():
+def test_arguments_after_slurm_are_slurm_options():
     typed = "compare l2p demo_lt gpus=0 --slurm gpus=1 mem=4G --quick tasks=2 slurm.cpus=2"
     marked = "compare l2p demo_lt gpus=0 --slurm slurm.gpus=1 slurm.mem=4G --quick tasks=2 slurm.cpus=2"
     assert mark_slurm(typed.split(" ")) == marked.split(" ")
@@ -129,7 +129,7 @@ def test_more_jobs_than_an_array_takes_are_refused_with_the_way_out(images, tmp_
 
 
 @needs_submitit
-def test_a_plan_that_cannot_be_noted_is_not_submitted(images, tmp_path, monkeypatch):
+def test_plan_that_cannot_be_saved_is_not_submitted(images, tmp_path, monkeypatch):
     handed = []
     monkeypatch.setattr(slurm, "_submit", lambda *given: handed.append(given) or ["1"])
     (tmp_path / "runs").mkdir()
@@ -140,7 +140,7 @@ def test_a_plan_that_cannot_be_noted_is_not_submitted(images, tmp_path, monkeypa
 
 
 @needs_submitit
-def test_a_refused_report_is_not_promised(images, tmp_path, monkeypatch):
+def test_refused_report_is_not_promised(images, tmp_path, monkeypatch):
     def no_last_job(output, parameters, jobs):
         if "dependency" in parameters:
             raise UserError("SLURM refuses: too many jobs")
@@ -165,7 +165,7 @@ def test_unrequested_gpu_is_reported(images, tmp_path, monkeypatch):
 
 
 @needs_submitit
-def test_the_report_waits_though_squeue_does_not_answer(images, tmp_path, monkeypatch):
+def test_report_waits_though_squeue_does_not_answer(images, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(slurm, "queued_jobs", lambda: None)
     monkeypatch.setattr(slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or ["7_0"])
@@ -233,7 +233,7 @@ class TestCluster:
 
     GRID = ("seeds=1,2,3", "losses=ce,faulty", "faulty.way=sleeps,sentence", FAULTY, "jobs=1")
 
-    def test_a_whole_plan(self, cluster, pilot, images, tmp_path, monkeypatch):
+    def test_slurm_runs_every_job_and_the_report(self, cluster, pilot, images, tmp_path, monkeypatch):
         monkeypatch.setenv("FAULTY", str(tmp_path))
         output = tmp_path / "slurm"
         given = settings(images, output, *self.GRID)

@@ -100,7 +100,7 @@ def test_without_an_answer_of_squeue_nothing_is_known(tmp_path, monkeypatch):
     assert states.queued_jobs() is None
 
 
-def test_a_run_at_work_names_its_process_and_its_job(folder, tmp_path, monkeypatch):
+def test_running_run_shows_its_process_and_job(folder, tmp_path, monkeypatch):
     note_plan(tmp_path, ["alone", "in-job"], {"in-job": "7_5"})
     with locked(tmp_path / "alone"), locked(tmp_path / "in-job"):
         found = seen(tmp_path, monkeypatch, {"7_5": ("RUNNING", "None")})
@@ -113,7 +113,7 @@ def test_a_run_at_work_names_its_process_and_its_job(folder, tmp_path, monkeypat
     assert states.state_of(done) == states.RunState(done.name, "done")
 
 
-def test_a_run_that_was_killed_with_its_node_has_stopped(tmp_path, monkeypatch):
+def test_run_killed_with_its_node_is_shown_as_stopped(tmp_path, monkeypatch):
     """Its lock stays, and no other machine sees that its process is gone: the queue and the silence tell."""
     note_plan(tmp_path, ["in-job", "alone"], {"in-job": "7_5"})
     owner = {"host": "node17", "space": "node17 a b", "pid": 4, "started": "1", "beat": 9}
@@ -142,7 +142,7 @@ def test_time_left_is_shown(folder, monkeypatch):
     assert "task 2/5, epoch 1/3, 1 h 01 min of training left" in printed.replace("│\n", "")
 
 
-def test_a_damaged_run_is_a_failed_one(folder, tmp_path):
+def test_damaged_run_is_shown_as_failed(folder, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
     (tmp_path / "broken" / "result.json").write_text("{")

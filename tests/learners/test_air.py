@@ -23,7 +23,7 @@ def fitted_by_scikit(hidden, labels, classes, ridge) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("M", [40, 9], ids=["more features than images", "fewer"])
-def test_it_is_a_class_balanced_ridge_regression_on_all_images(M):
+def test_equals_class_balanced_ridge_regression_on_all_images(M):
     learner = make("air", SIZES, M=M)
     kept = [(3, 2, 1), (2, 4), (1, 3)]  # images of the classes of each task
     rows, labels = [], []
@@ -85,7 +85,7 @@ def test_leave_one_out_with_images_of_before_equals_fitting_again(dim):
     torch.testing.assert_close(found[4:-1], literal_errors(hidden, labels, new, 5)[4:], rtol=1e-5, atol=1e-8)
 
 
-def test_the_ridge_has_the_least_error_over_all_tasks():
+def test_ridge_has_the_least_error_over_all_tasks():
     learner = trained("air", SIZES)
     total = learner.validated[:-1]
     assert learner.ridge == RIDGES[int(total.argmin())] and int(learner.validated[-1]) == 4 * 7

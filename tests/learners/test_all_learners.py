@@ -267,7 +267,7 @@ def test_adam_leaves_other_rows_of_the_head_alone(method):
 
 
 @pytest.mark.parametrize("method", ["l2p", "dualprompt", "lae"])
-def test_the_original_loses_its_scheduler_after_the_first_task(method):
+def test_original_loses_its_scheduler_after_the_first_task(method):
     sizes = (2, 2)
     rates = {}
     for fidelity in ("pilot", "fixed"):
@@ -298,7 +298,7 @@ def test_half_precision_leaves_tensors_in_float32_and_scores_almost_the_same(met
     assert (half - exact).abs().mean() < 0.05 * exact.abs().max()  # a prompt picked otherwise moves single rows
 
 
-def test_wrong_use_is_one_sentence():
+def test_wrong_use_raises_user_error():
     config = method_config("l2p")
     backbone = tiny_vit()
     with pytest.raises(UserError, match="did you mean 'l2p'"):

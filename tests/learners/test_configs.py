@@ -27,7 +27,7 @@ def test_values_for_imagenet_r(method):
 
 
 @pytest.mark.parametrize("method", LEARNERS)
-def test_the_class_has_the_values_of_the_file_as_defaults(method):
+def test_config_class_defaults_equal_the_yaml_file(method):
     """So that a recording, which has no file, means the same by what it leaves out."""
     config = method_config(method)
     different = {k for k, v in defaults_of(LEARNERS[method].config_class).items() if getattr(config, k) != v}

@@ -194,7 +194,7 @@ def test_statistics_equal_torch_cov():
 
 
 @pytest.mark.parametrize("method", ["covariance", "variance", "multi-centroid"])
-def test_a_single_image_has_the_jitter_alone(method):
+def test_covariance_of_a_single_image_is_the_jitter(method):
     features = torch.randn(1, 8)
     known = class_statistics(features, method, 10)
     drawn = known.draw(0, 4000)
@@ -237,7 +237,7 @@ def test_alignment_batches(method, fidelity):
     assert learner.scores(test_images(sizes)[0]).isfinite().all()
 
 
-def test_a_class_of_single_image_clusters_is_still_drawn():
+def test_class_of_single_image_clusters_is_still_drawn():
     known = class_statistics(torch.randn(3, 8), "multi-centroid", 10)
     assert len(known.means) == 3
     assert known.drawable(skip_points=True) == [0, 1, 2]

@@ -82,7 +82,7 @@ def test_scores_equal_dense_gaussians(classes, dim, shrinkage):
     torch.testing.assert_close(centred(found), centred(expected), rtol=1e-8, atol=1e-8)
 
 
-def test_the_learner_equals_dense_gaussians_and_knows_their_density():
+def test_scores_and_density_equal_dense_gaussians():
     learner = trained("plda", SIZES, shrinkage=0.6, layers=2)
     parts = [images(task_info(SIZES, index)) for index in range(len(SIZES))]
     features = torch.cat([learner.embedding(x) for x, _ in parts])
@@ -252,7 +252,7 @@ def test_cross_validation_equals_fitting_each_fold():
     torch.testing.assert_close(densities, torch.tensor(logged, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
-def test_the_threshold_rejects_the_asked_share_of_held_out_training_images():
+def test_threshold_rejects_the_asked_share_of_held_out_training_images():
     learner = make("plda", [4])
     features, labels = long_tailed(seed=4, classes=4, dim=learner.feature_dim)
     learner.begin_task(task_info([4], 0))
@@ -277,7 +277,7 @@ def test_cross_validation_ends_when_enough_images_were_held_out():
     assert not learner.validate(features, labels).any()
 
 
-def test_the_best_shrinkage_wins_and_few_images_take_the_default():
+def test_best_shrinkage_wins_and_few_images_take_the_default():
     scores = torch.zeros(len(SHRINKAGES) + 1, dtype=torch.float64)
     scores[-1] = 100
     assert best_shrinkage(scores) == DEFAULT_SHRINKAGE
@@ -287,7 +287,7 @@ def test_the_best_shrinkage_wins_and_few_images_take_the_default():
     assert best_shrinkage(scores) == DEFAULT_SHRINKAGE
 
 
-def test_the_adapter_trains_in_the_first_task_alone():
+def test_adapter_trains_only_in_the_first_task():
     torch.manual_seed(0)
     learner = make("plda", SIZES, adapter=True)
     start = [part.clone() for part in learner.adapters.parts]

@@ -58,7 +58,7 @@ def images(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("images"))
 
 
-def test_a_run_names_its_sampler_and_its_correction(images, tmp_path):
+def test_run_names_its_sampler_and_its_correction(images, tmp_path):
     tiny = {"backbone": "vit_tiny_patch16_224", "weights": "random", "img_size": 32, "tasks": 2, "device": "cpu"}
     given = {**tiny, "data_root": images, "output": tmp_path, "n_max": 6, "n_min": 2, "test_per_class": 2}
     study = pt.compare(

@@ -99,7 +99,7 @@ def test_fecam_survives_classes_of_one_and_two_images(fidelity):
 
 
 @pytest.mark.parametrize("method", ["aper", "fecam"])
-def test_the_adapter_learns_in_the_first_task_alone(method):
+def test_adapter_trains_only_in_the_first_task(method):
     torch.manual_seed(0)
     learner = make(method, SIZES)
     start = [part.clone() for part in learner.adapters.parts]

@@ -30,7 +30,7 @@ def fitted_by_scikit(hidden, targets, ridge) -> Ridge:
 
 @pytest.mark.parametrize("fidelity", ["pilot", "fixed"])
 @pytest.mark.parametrize("M", [40, 9], ids=["more features than images", "fewer"])
-def test_it_is_a_ridge_regression_on_all_images_so_far(M, fidelity):
+def test_equals_ridge_regression_on_all_images_so_far(M, fidelity):
     """scikit-learn, given the random features of all images at once, finds the same weights and says the same."""
     learner = trained("ranpac", SIZES, fidelity, M=M)
     x, y = everything(SIZES)
@@ -96,7 +96,7 @@ def test_where_float32_can_it_agrees_with_the_normal_equations_of_the_original()
         torch.testing.assert_close(F.mse_loss(unseen @ weights, targets[32:]).double(), loss, rtol=1e-3, atol=1e-5)
 
 
-def test_the_ridge_is_the_best_on_the_held_out_images_of_the_task(monkeypatch):
+def test_ridge_is_the_best_on_the_held_out_images_of_the_task(monkeypatch):
     """For many orders of the images: their choices differ, so an order that is not used is seen."""
     torch.manual_seed(0)
     learner = make("ranpac", SIZES, M=12)
@@ -125,13 +125,13 @@ def test_every_image_may_be_held_out():
     assert {image for order in orders for image in order[8:]} == set(range(10))
 
 
-def test_a_regression_without_a_solution_is_one_sentence():
+def test_regression_without_a_solution_raises_user_error():
     rows = torch.ones(2, 3) * 1e8
     with pytest.raises(UserError, match="no solution with the ridge 1e-08"):
         ridge_weights(rows, torch.eye(2), 1e-8)
 
 
-def test_the_adapter_learns_in_the_first_task_alone():
+def test_adapter_trains_only_in_the_first_task():
     torch.manual_seed(0)
     learner = make("ranpac", SIZES)
     start = [part.clone() for part in learner.adapters.parts]
@@ -205,6 +205,6 @@ def test_removing_a_class_equals_never_having_seen_it():
         trained("ranpac", SIZES, M=9).remove(4)
 
 
-def test_the_name_adam_is_refused_because_the_original_means_another():
+def test_optimizer_adam_is_refused():
     with pytest.raises(UserError, match="optimizer must be one of adamw, sgd"):
         make("ranpac", SIZES, optimizer="adam")

@@ -49,7 +49,7 @@ def test_training_step_does_not_synchronise_and_equals_the_cpu(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_may_go_to_a_device_in_the_course_of_a_task(name):
+def test_loss_can_move_to_a_device_during_a_task(name):
     here, there = begun(name), begun(name)
     expected = [here(*batch) for batch in batches()]
     (first, *others) = batches()

@@ -106,7 +106,7 @@ def test_cross_entropy_on_the_slice_equals_masked_cross_entropy():
     assert (gradient[:, :4] == 0).all()
 
 
-def test_a_perfectly_classified_sample_has_a_finite_focal_gradient():
+def test_perfectly_classified_sample_has_a_finite_focal_gradient():
     loss = begun("focal", TaskInfo(0, 1, 0, 2, (1, 1)), gamma=0.5)
     logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
     loss(logits, torch.tensor([0])).backward()
@@ -150,7 +150,7 @@ def test_half_precision_logits_are_computed_with_in_float32(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_task_starts_without_a_memory_of_the_last(name):
+def test_task_starts_without_state_of_the_previous_task(name):
     used, fresh = begun(name), begun(name)
     for logits, targets in batches(seed=1):
         used(logits, targets)
@@ -169,7 +169,7 @@ def test_evaluation_leaves_no_trace(name):
         assert torch.equal(looked_at.train()(logits, targets), other(logits, targets))
 
 
-def test_the_weights_of_seesaw_pass_no_gradient():
+def test_weights_of_seesaw_pass_no_gradient():
     """With S as a constant the gradient is that of a weighted softmax: S_yj e^{z_j} / Σ, less 1 for the true class."""
     loss = begun("seesaw")
     for logits, targets in batches():
@@ -241,6 +241,6 @@ def test_unknown_names_and_options_are_refused_with_the_nearest():
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].prior == "class counts"])
-def test_a_class_without_images_is_refused_where_its_count_is_used(name):
+def test_class_without_images_is_refused_where_its_count_is_used(name):
     with pytest.raises(UserError, match="at least one training image"):
         build_loss(name).begin_task(TaskInfo(0, 1, 0, 2, (3, 0)))

@@ -178,7 +178,7 @@ def test_ignored_rows_give_no_loss_and_do_not_count(ignored, reduction):
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_a_batch_without_any_row_gives_zero_and_moves_nothing(rows, path):
+def test_empty_batch_returns_zero_and_leaves_state_unchanged(rows, path):
     tal = TAL(4, start="steady")
     before = tal.Q.clone()
     logits = torch.randn(rows, 4, requires_grad=True)
@@ -243,7 +243,7 @@ def test_micro_batches_of_unequal_size_equal_one_batch(path):
     assert pieces.updates == by_hand.updates == whole.updates == 20
 
 
-def test_a_task_of_one_class_has_loss_zero(path):
+def test_task_of_one_class_has_loss_zero(path):
     tal = TAL(2)
     tal.begin_task(TaskInfo(0, 1, 0, 1, (3,)))
     for _ in range(3):

@@ -65,7 +65,7 @@ def test_growing_keeps_the_weights_under_another_memory():
         tal.grow(9)
 
 
-def test_a_saved_state_brings_its_memory_along():
+def test_saved_state_contains_the_memory():
     tal, restored = build_loss("tal_auto"), build_loss("tal_auto")
     empty = copy.deepcopy(tal.state_dict())
     tal.begin_task(task(10))
@@ -90,7 +90,7 @@ def test_a_saved_state_brings_its_memory_along():
         ({"lam": "auto", "num_classes": 5}, "lam=auto needs the optimizer steps of an epoch"),
     ],
 )
-def test_what_does_not_go_together_gets_a_sentence(options, sentence):
+def test_contradictory_options_raise_user_error(options, sentence):
     with pytest.raises(UserError, match=sentence):
         TAL(**options)
 

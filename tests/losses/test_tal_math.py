@@ -43,7 +43,7 @@ def test_steady_state_solves_the_calibration_equation(classes, r, update):
 
 
 @given(CLASSES, st.sampled_from([1.0, 2.0]), st.sampled_from(["paper", "normalized"]))
-def test_the_bracketed_root_meets_the_closed_forms(classes, r, update):
+def test_bracketed_root_equals_closed_forms(classes, r, update):
     near = steady_state(classes, r + 1e-9, update)
     assert near == pytest.approx(steady_state(classes, r, update), rel=1e-6)
 
@@ -73,7 +73,7 @@ def test_defaults_are_the_papers_with_r_1():
     assert balance(20) == balance(20, 1.0, "paper")
 
 
-def test_the_fixed_point_of_the_mean_update_is_the_steady_state():
+def test_fixed_point_of_the_mean_update_is_the_steady_state():
     classes, lam, r = 12, 0.97, 1.7
     strength = torch.full((1,), steady_state(classes, r) * max_strength(lam), dtype=torch.float64)
     weight = negative_weight(strength, max_strength(lam), r)
@@ -122,7 +122,7 @@ def test_later_positives_mean_a_larger_strength(pair):
         assert strength_a < strength_b
 
 
-def test_a_kernel_that_grows_or_is_short_is_refused():
+def test_kernel_that_grows_or_is_short_is_refused():
     signs = torch.ones(3)
     for kernel in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, -1.0, -2.0]), torch.ones(2)):
         with pytest.raises(UserError, match="kernel must be"):

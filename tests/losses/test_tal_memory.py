@@ -32,7 +32,7 @@ def test_no_memory_grows_with_the_steps(accumulate):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda tal: pickle.loads(pickle.dumps(tal))])
-def test_a_copy_goes_on_alike_and_apart(copied):
+def test_copy_continues_identically_and_independently(copied):
     tal = TAL(7)
     for logits, targets in stream(7, 8, 10, dtype=torch.float32):
         tal(logits, targets)

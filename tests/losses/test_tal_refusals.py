@@ -68,7 +68,7 @@ def test_bad_settings_get_a_sentence(settings, sentence):
     ],
 )
 @pytest.mark.parametrize("validate", [None, True])
-def test_bad_input_gets_a_sentence_and_moves_nothing(logits, targets, sentence, validate):
+def test_bad_input_raises_user_error_and_moves_nothing(logits, targets, sentence, validate):
     tal = TAL(5, validate=validate)
     tal(torch.randn(2, 5), torch.tensor([0, 1]))
     before = copy.deepcopy(tal.state_dict())

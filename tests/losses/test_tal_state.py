@@ -61,7 +61,7 @@ def test_state_dict_keeps_the_calibration_of_all_seen_classes():
         assert torch.equal(restored(logits, targets), tal(logits, targets))
 
 
-def test_a_state_of_other_settings_or_an_incomplete_one_is_refused():
+def test_state_of_other_settings_or_an_incomplete_one_is_refused():
     tal = TAL(5, r=2.0)
     before = repr(tal), tal.calibration_classes
     with pytest.raises(RuntimeError, match="alpha is 13 in the saved state"):
@@ -92,7 +92,7 @@ RESTARTS = {
 
 @pytest.mark.parametrize("restart", RESTARTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_new_start_forgets_counts_and_half_an_accumulation(restart, dtype):
+def test_reset_clears_counts_and_partial_accumulation(restart, dtype):
     logits, targets = BATCH[0].to(dtype), BATCH[1]
     tal, fresh = TAL(5, accumulate=3), TAL(5, accumulate=3)
     for _ in range(5):  # one update, and two calls of the next
@@ -146,7 +146,7 @@ def test_q_moves_on_in_the_memory_it_was_given_since_the_last_call(replace):
         assert float(tal.Q.sum()) > 0 and tal.updates == other.updates
 
 
-def test_a_call_that_fails_for_its_devices_leaves_no_trace():
+def test_call_with_wrong_device_leaves_state_unchanged():
     tal, other = TAL(5), TAL(5)
     tal(*BATCH), other(*BATCH)
     strength = tal.Q
@@ -209,7 +209,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_weights_kept_between_two_calls_are_never_those_of_another_q(name):
+def test_cached_weights_follow_q(name):
     tal = TAL(5, start="steady", accumulate=0)
     tal(*BATCH)
     tal(*BATCH)
@@ -222,7 +222,7 @@ def test_the_weights_kept_between_two_calls_are_never_those_of_another_q(name):
     assert torch.equal(tal(*BATCH), fresh(*BATCH))
 
 
-def test_the_weights_are_computed_once_as_long_as_q_stays(monkeypatch):
+def test_weights_are_computed_once_while_q_is_unchanged(monkeypatch):
     tal, computed = TAL(5, accumulate=3), []
     original = tal_math.log_weights
     monkeypatch.setattr(tal_math, "log_weights", lambda *a: (computed.append(1), original(*a))[1])

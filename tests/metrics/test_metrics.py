@@ -81,7 +81,7 @@ def test_unbalanced_test_images_as_scikit_learn_counts_them():
     assert found["a_last"] != found["a_mean"]
 
 
-def test_an_example_worked_out_by_hand():
+def test_metrics_equal_a_manual_example():
     # Two tasks of two classes, four test images a class. Original indices 3, 1, 0, 2.
     after_first = (np.repeat([0, 1], 4), np.array([0, 0, 0, 1, 1, 1, 1, 1]))  # 3/4, 4/4
     after_second = (

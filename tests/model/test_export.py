@@ -123,7 +123,7 @@ def test_card_is_valid_and_lists_limitations(workspace, tmp_path):
     ("weights", "said"),
     [("hub", "from timm's hub"), ("my.safetensors@1a2b", "my.safetensors with --weights"), ("random", "comes with")],
 )
-def test_an_export_without_the_vit_names_the_source_of_its_weights(weights, said, workspace, tmp_path):
+def test_export_without_the_vit_names_the_source_of_its_weights(weights, said, workspace, tmp_path):
     about = read_about(export_model(workspace.run("lae"), tmp_path / "model"))
     backbone = replace(about.record.backbone, name="deit_tiny_patch16_224", weights=weights)
     assert said in weights_note(replace(about, record=replace(about.record, backbone=backbone)))
@@ -169,7 +169,7 @@ def test_nothing_is_half_written(workspace, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_earlier_export_is_replaced_and_other_things_are_left_alone(workspace, tmp_path):
+def test_earlier_export_is_replaced_and_other_files_are_kept(workspace, tmp_path):
     run = workspace.run("lae")
     folder = export_model(run, tmp_path / "model", with_backbone=True)
     (folder / "model.onnx").write_bytes(b"of an earlier export")
@@ -214,13 +214,13 @@ def test_export_keeps_hidden_files(workspace, tmp_path):
     assert (folder / ".gitattributes").read_text() == "*.safetensors filter=lfs" and (folder / "model.json").is_file()
 
 
-def test_an_export_is_not_exported_again(workspace, tmp_path):
+def test_export_is_not_exported_again(workspace, tmp_path):
     folder = export_model(workspace.run("lae"), tmp_path / "model")
     status, printed = command("export", folder, "-o", tmp_path / "again")
     assert status == 2 and "is an exported model already" in printed and not (tmp_path / "again").exists()
 
 
-def test_a_learner_that_its_tensors_do_not_give_back_is_refused(workspace, tmp_path, monkeypatch):
+def test_learner_that_its_tensors_do_not_restore_is_refused(workspace, tmp_path, monkeypatch):
     run = workspace.run("lae")
     kind = type(load_model(run).learner)
     monkeypatch.setattr(

@@ -60,7 +60,7 @@ def test_every_learner_is_a_graph_whatever_the_batch(method, tmp_path):
         assert given.argmax(axis=1).tolist() == wanted[:size].argmax(axis=1).tolist()
 
 
-def test_the_command_writes_a_graph_that_needs_nothing_else(workspace, tmp_path):
+def test_export_command_writes_a_self_contained_graph(workspace, tmp_path):
     run = workspace.run("l2p")
     status, printed = command("export", run, "-o", tmp_path / "model", "--onnx")
     assert status == 0, printed

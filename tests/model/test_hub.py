@@ -22,7 +22,7 @@ def hub(monkeypatch, tmp_path):
     server.shutdown()
 
 
-def test_a_pushed_model_is_the_same_when_loaded(hub, workspace):
+def test_pushed_model_is_the_same_when_loaded(hub, workspace):
     model = pt.load_model(workspace.run("simplecil"))
     address = model.push_to_hub("me/birds")
     files = sorted(workspace.images.rglob("*.png"))[:4]
@@ -42,7 +42,7 @@ def test_revision_is_pinned(hub, workspace):
         pt.load_model("hf://me/birds@" + "0" * 8)
 
 
-def test_a_changed_file_is_refused(hub, workspace):
+def test_changed_file_is_refused(hub, workspace):
     pt.load_model(workspace.run("simplecil")).push_to_hub("me/birds")
     _, files = hub.repos["me/birds"]["commits"][-1]
     files["learner.safetensors"] = files["learner.safetensors"][:-1] + b"x"
@@ -68,7 +68,7 @@ def test_missing_token_network_or_repository_raises_one_sentence(hub, workspace,
 
 
 @pytest.mark.parametrize("address", ["birds", "me/birds/x", "me/birds@", "../birds", ""])
-def test_an_address_is_a_user_and_a_name(address):
+def test_address_is_a_user_and_a_name(address):
     with pytest.raises(UserError, match="user/name"):
         fetch_export(f"hf://{address}")
 

@@ -101,7 +101,7 @@ def test_max_classes_has_no_effect_on_growing_classifiers(method, photos, tmp_pa
     assert all(torch.equal(tensor, large[name]) for name, tensor in small.items())
 
 
-def test_a_classifier_of_fixed_size_grows_when_it_is_full(photos, tmp_path):
+def test_classifier_of_fixed_size_grows_when_it_is_full(photos, tmp_path):
     for day in ("monday", "tuesday"):
         learn(
             tmp_path / "model",
@@ -124,7 +124,7 @@ def test_max_tasks_ends_methods_whose_prompts_are_divided(method, photos, tmp_pa
     assert files_of(tmp_path / "model") == before
 
 
-def test_a_session_is_recorded(birds, photos):
+def test_session_is_recorded(birds, photos):
     session = learn(birds, photos / "tuesday")
     first, second = pt.load_model(birds).history
     assert second == session and (first.number, second.number) == (0, 1)
@@ -159,7 +159,7 @@ def test_failed_session_leaves_the_folder_as_it_was(birds, photos, tmp_path, mon
     assert list(pt.load_model(birds).classes) == CLASSES
 
 
-def test_a_session_killed_while_its_files_move_is_completed(birds, photos, tmp_path, monkeypatch):
+def test_session_killed_while_its_files_move_is_completed(birds, photos, tmp_path, monkeypatch):
     """Wherever the process dies after the commit, the next use of the model finishes the session."""
     shutil.copytree(birds, tmp_path / "other")
     learn(tmp_path / "other", photos / "tuesday")
@@ -182,7 +182,7 @@ def test_a_session_killed_while_its_files_move_is_completed(birds, photos, tmp_p
     assert not list(birds.glob(".session*"))
 
 
-def test_the_lock_admits_one_session_at_a_time(birds, photos):
+def test_lock_admits_one_session_at_a_time(birds, photos):
     with locked(birds), pytest.raises(UserError, match="another process"):
         learn(birds, photos / "tuesday")
 
@@ -365,7 +365,7 @@ def test_only_closed_form_models_forget_and_only_known_classes(birds, photos, tm
     assert command("learn", str(birds))[0] == command("learn", str(tmp_path), "--forget", "x")[0] == 2
 
 
-def test_a_model_keeps_one_checkpoint(birds, photos):
+def test_model_keeps_one_checkpoint(birds, photos):
     learn(birds, photos / "tuesday")
     assert {file.name.split(".")[0] for file in (birds / "checkpoint").iterdir()} == {"task01"}
     assert not (birds / "held_out").exists()  # features are kept instead

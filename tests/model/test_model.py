@@ -75,7 +75,7 @@ def test_scores_are_shares_of_one_in_the_learners_order(method, workspace):
     assert [one.top[:2] for one in results] == [one.top for one in model.predict(files, top=2)]
 
 
-def test_what_the_scores_are_of_each_kind_of_learner(workspace):
+def test_scores_of_each_kind_of_learner(workspace):
     """Softmax of logits; the larger of two probabilities, and sums of two, divided by their sum."""
     scores = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     softmax = torch.tensor([[0.665241, 0.244728, 0.090031], [1 / 3] * 3])
@@ -100,7 +100,7 @@ def test_paths_pictures_and_tensors_are_the_same_images(workspace, tmp_path):
     assert model.predict(pictures[0].convert("L")) == model.predict(pictures[0].convert("L").convert("RGB"))
 
 
-def test_the_transform_is_the_runs_own_with_its_normalisation(workspace, tmp_path):
+def test_transform_is_the_runs_own_with_its_normalisation(workspace, tmp_path):
     file = photo(tmp_path / "one.png")
     run, plain = workspace.run("lae"), workspace.run("lae", "pilot", "normalize=none")
     pixels = load_model(plain).transform(read_picture(file))
@@ -121,7 +121,7 @@ def test_numbers_that_make_no_sense_are_refused(options, workspace):
 
 
 @pytest.mark.parametrize("method", VOTERS)
-def test_a_model_that_scores_alone_warns(method, workspace):
+def test_model_of_a_batch_dependent_method_warns(method, workspace):
     run = workspace.run(method)
     image, model = workspace.images / said(run, 1)[0][0], load_model(run)
     with pytest.warns(UserWarning, match="scores each image alone"):

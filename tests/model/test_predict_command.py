@@ -23,7 +23,7 @@ def run(workspace):
     return workspace.run("lae")
 
 
-def test_the_table_names_every_image_with_its_best_classes(run, workspace, tmp_path):
+def test_table_names_every_image_with_its_best_classes(run, workspace, tmp_path):
     files = [photo(tmp_path / f"{number}.png", number) for number in range(3)]
     status, printed = command("predict", run, tmp_path, "--top", 2)
     assert status == 0, printed
@@ -47,7 +47,7 @@ def test_files_folders_and_patterns_each_once_in_their_order(run, tmp_path):
         assert [row["image"] for row in csv.DictReader(file)] == [str(path) for path in wanted]
 
 
-def test_a_home_directory_is_expanded(run, tmp_path, monkeypatch):
+def test_home_directory_is_expanded(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     image = photo(tmp_path / "p.png")
@@ -57,7 +57,7 @@ def test_a_home_directory_is_expanded(run, tmp_path, monkeypatch):
     assert status == 2 and "cannot read weights" in printed and str(tmp_path / "no.safetensors") in printed
 
 
-def test_a_spreadsheet_runs_no_name():
+def test_csv_escapes_formulas():
     top = (("=cmd()", 0.6), ("@SUM(1)", 0.3), ("plain", 0.1))
     (row,) = csv.DictReader(csv_text([Labelled(Path("-x.png"), Prediction(*top[0], top), "'a")]).splitlines())
     assert [row[key] for key in ("image", "label", "true", "label_2", "label_3")] == [
@@ -128,7 +128,7 @@ def test_unreadable_images_are_named_skipped_and_counted(run, tmp_path):
     assert status == 1 and "1 of 1 images" in printed
 
 
-def test_bad_input_is_one_sentence_and_writes_nothing(run, tmp_path):
+def test_bad_input_raises_user_error_and_writes_nothing(run, tmp_path):
     (tmp_path / "empty").mkdir()
     image = photo(tmp_path / "one.png")
     for arguments, wanted in {
@@ -165,7 +165,7 @@ def test_output_inside_a_run_or_an_export_is_refused(run, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_a_name_that_is_not_utf8_is_skipped_and_the_rest_written(run, tmp_path, suffix):
+def test_name_that_is_not_utf8_is_skipped_and_the_rest_written(run, tmp_path, suffix):
     good = photo(tmp_path / "in" / "good.png")
     os.link(good, os.fsencode(tmp_path / "in") + b"/bad\xff.png")
     status, printed = command("predict", run, tmp_path / "in", "-o", tmp_path / f"out{suffix}")

@@ -19,7 +19,7 @@ from pilot_tal.record.run_record import EngineRecord
 from pilot_tal.results import build_report
 
 
-def test_a_folder_that_is_no_run(tmp_path, workspace):
+def test_folder_without_a_run_raises_user_error(tmp_path, workspace):
     with pytest.raises(UserError, match=r"neither a run directory .* nor an exported model"):
         load_model(tmp_path)
     with pytest.raises(UserError, match="does not exist"):
@@ -31,7 +31,7 @@ def test_a_folder_that_is_no_run(tmp_path, workspace):
         load_model("")
 
 
-def test_a_run_without_a_finished_task(tmp_path, workspace):
+def test_run_without_a_finished_task_raises_user_error(tmp_path, workspace):
     run = shutil.copytree(workspace.run("lae"), tmp_path / "run")
     shutil.rmtree(run / "checkpoint")
     with pytest.raises(UserError, match="folder checkpoint was removed"):
@@ -42,7 +42,7 @@ def test_a_run_without_a_finished_task(tmp_path, workspace):
         load_model(run)
 
 
-def test_a_method_that_is_not_there_comes_from_a_plugin(tmp_path, workspace):
+def test_unknown_method_asks_for_plugins(tmp_path, workspace):
     run = shutil.copytree(workspace.run("lae"), tmp_path / "run")
     record = read_run_record(run)
     record = replace(record, method=replace(record.method, name="linear_probe"))
@@ -53,12 +53,12 @@ def test_a_method_that_is_not_there_comes_from_a_plugin(tmp_path, workspace):
 
 
 @pytest.mark.parametrize("task", [0, -1, 3])
-def test_a_task_that_there_is_not(task, workspace):
+def test_missing_task_raises_user_error(task, workspace):
     with pytest.raises(UserError, match=f"has no model after task {task}; it has been through 2"):
         load_model(workspace.run("lae"), after_task=task)
 
 
-def test_a_run_of_another_toolbox(tmp_path, workspace):
+def test_run_of_another_toolbox_raises_user_error(tmp_path, workspace):
     run = shutil.copytree(workspace.run("lae"), tmp_path / "run")
     record = replace(read_run_record(run), engine=EngineRecord("pilot", "LAMDA-PILOT"))
     write_sealed(run / "run.json", record.plain())
@@ -75,7 +75,7 @@ def test_damaged_tensors(tmp_path, workspace):
     load_model(run, after_task=1)
 
 
-def test_a_device_that_there_is_not(workspace):
+def test_missing_device_raises_user_error(workspace):
     with pytest.raises(UserError, match="device must be auto, cpu"):
         load_model(workspace.run("lae"), device="tpu")
 

@@ -45,12 +45,12 @@ def test_environment_contains_versions_and_hardware(monkeypatch, tmp_path):
     assert told["packages"] == {name: version(name) for name in told["packages"]}
 
 
-def test_a_gpu_has_its_name(monkeypatch):
+def test_gpu_name_is_recorded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the card of {device}")
     assert describe("cuda:1")["device_name"] == "the card of cuda:1"
 
 
-def test_a_package_that_is_not_there_has_no_version(monkeypatch):
+def test_missing_package_has_no_version(monkeypatch):
     monkeypatch.setattr(environment, "PACKAGES", ("torch", "no-such-package"))
     assert describe("cpu")["packages"] == {"torch": version("torch"), "no-such-package": None}
 
@@ -63,7 +63,7 @@ def test_commit_and_whether_tracked_files_were_changed(checkout):
     assert describe("cpu")["changed_since_commit"] is True
 
 
-def test_an_installed_package_has_no_commit(checkout, monkeypatch):
+def test_installed_package_has_no_commit(checkout, monkeypatch):
     """Nor has one that lies inside a checkout of something else."""
     monkeypatch.setattr(environment, "_ROOT", checkout / "site-packages")
     told = describe("cpu")

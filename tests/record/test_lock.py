@@ -79,7 +79,7 @@ def test_second_process_gets_the_name_of_the_owner(tmp_path, quick):
     assert files(tmp_path) == []
 
 
-def test_a_stopped_process_on_this_machine_keeps_its_lock(tmp_path, quick):
+def test_stopped_process_on_this_machine_keeps_its_lock(tmp_path, quick):
     holder = start_holder(tmp_path)
     os.kill(holder.pid, signal.SIGSTOP)
     time.sleep(1.0)

@@ -56,7 +56,7 @@ def write_run(path, images, tasks=1):
         writer.commit(RECORD, tasks)
 
 
-def test_a_run_is_read_back(run):
+def test_run_is_read_back(run):
     loaded = load_run(run)
     assert loaded.record == RECORD and not loaded.finished and loaded.tasks_done == 1
     ((true, pred),) = loaded.labels
@@ -74,13 +74,13 @@ def test_a_run_is_read_back(run):
     assert is_finished(run) and load_run(run).finished
 
 
-def test_a_log_holds_no_nan_which_json_does_not_know(tmp_path):
+def test_step_log_contains_no_nan(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"), open_run(tmp_path) as writer:
         writer.write_task(0, ["x.jpg"], [0], [0], steps=[{"loss": float("nan")}])
     assert not (tmp_path / "steps").exists()
 
 
-def test_a_spreadsheet_runs_no_name_of_an_image_and_a_reader_gets_it_back(run):
+def test_predictions_csv_escapes_formulas_and_reads_back(run):
     names = ["=cmd()/0.png", "'@b/1.png"]
     write_run(run, names)
     lines = (run / "predictions" / "task00.csv").read_text(encoding="utf-8").splitlines()[1:]
@@ -88,7 +88,7 @@ def test_a_spreadsheet_runs_no_name_of_an_image_and_a_reader_gets_it_back(run):
     assert load_run(run).images(0) == names
 
 
-def test_a_record_of_another_run_is_named(run):
+def test_record_of_another_run_is_named(run):
     other = replace(RECORD, seed=1994, stream=replace(RECORD.stream, class_order=(0, 1, 2)))
     write_sealed(run / "run.json", other.plain())
     with pytest.raises(UserError, match=r"result\.json is damaged \(it belongs to another run than run\.json\)"):
@@ -97,14 +97,14 @@ def test_a_record_of_another_run_is_named(run):
     assert load_run(run).tasks_done == 1
 
 
-def test_a_run_that_has_just_begun_has_nothing(tmp_path):
+def test_new_run_has_no_results(tmp_path):
     assert not is_finished(tmp_path / "nothing")
     write_sealed(tmp_path / "run.json", RECORD.plain())
     loaded = load_run(tmp_path)
     assert (loaded.tasks_done, loaded.finished, loaded.metrics, loaded.labels) == (0, False, {}, [])
 
 
-def test_what_shapes_the_result_changes_the_name_and_nothing_else_does():
+def test_run_name_depends_on_settings_that_change_the_result():
     same = [
         replace(RECORD, notes=(), environment=(), changed={"init_lr": [0.1, 0.2]}),
         replace(RECORD, loss=replace(RECORD.loss, title="Other")),
@@ -158,7 +158,7 @@ def test_any_damage_is_named_with_the_way_out(run, file, damage):
 
 
 @pytest.mark.parametrize("file", FILES[2:])
-def test_a_missing_file_is_named(run, file):
+def test_missing_file_is_named(run, file):
     (run / file).unlink()
     with pytest.raises(UserError, match=rf"{file} is damaged \(cannot read it: No such file.*remove"):
         load_run(run)
@@ -174,7 +174,7 @@ def test_result_cannot_point_outside_its_run(run, tmp_path):
     assert load_run(run).tasks_done == 1
 
 
-def test_an_older_format_is_named_in_one_sentence(run):
+def test_older_format_is_named_in_one_sentence(run):
     (run / "run.json").write_text(json.dumps({"format": 1, "dataset": "cub_lt"}))
     with pytest.raises(UserError, match=r"is of another run format \(1, this version has 2\)"):
         read_run_record(run)
@@ -187,7 +187,7 @@ def test_an_older_format_is_named_in_one_sentence(run):
         {"class_order": (0, 1)}, {"train_counts": (5, 3, -1)}, {"class_names": ("a",)},
     ],
 )  # fmt: skip
-def test_a_stream_that_makes_no_sense_is_refused(change):
+def test_inconsistent_stream_is_refused(change):
     with pytest.raises(UserError, match=r"task_sizes|class_order|entries"):
         replace(RECORD.stream, **change)
 

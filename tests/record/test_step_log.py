@@ -46,7 +46,7 @@ def test_states_are_thinned_out_evenly_and_the_last_stays():
         assert all(state["Q"] == [float(state["step"]), 0.25] for state in states)
 
 
-def test_a_loss_without_state_logs_none():
+def test_loss_without_state_logs_none():
     log = StepLog(build_loss("ce"))
     log.add(torch.tensor(1.0))
     missing = {"aux": None, "accuracy": None, "lr": None}

@@ -78,7 +78,7 @@ def test_nothing_fails_and_nothing_is_loaded_from_outside(browser, report):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_never_scrolls_sideways(browser, report, width):
+def test_page_never_scrolls_sideways(browser, report, width):
     browser.open(report, width)
     browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     shown, whole = browser.run("const e = document.documentElement; return [e.clientWidth, e.scrollWidth]")
@@ -111,7 +111,7 @@ def column(browser, table, index):
     return browser.run(rows, table, index)
 
 
-def test_a_click_on_a_title_sorts_its_table(browser, mixed_report):
+def test_click_on_a_column_title_sorts_the_table(browser, mixed_report):
     browser.open(mixed_report)
     (table,) = browser.find("main > .scroll[aria-label^='All groups'] table")
     titles = [head.text for head in table.find_elements("css selector", "th")]
@@ -177,7 +177,7 @@ def expected(demo_runs):
 
 
 @pytest.mark.parametrize("title", ["Training images and accuracy of each class", "TAL − CE, class by class"])
-def test_a_class_in_a_plot_over_classes_answers(browser, demo_report, expected, title):
+def test_class_in_a_plot_shows_its_values(browser, demo_report, expected, title):
     browser.open(demo_report)
     figure = figure_of(browser, title)
     ticks = {text: x for text, x, _ in reversed(texts(browser, figure))}  # those of the x axis are drawn first
@@ -190,7 +190,7 @@ def test_a_class_in_a_plot_over_classes_answers(browser, demo_report, expected, 
     assert browser.point(ticks["10"] - 10 * step - 20, middle) is None  # beside the axes
 
 
-def test_a_cell_of_the_confusion_matrix_answers(browser, demo_report, expected):
+def test_confusion_matrix_cell_shows_its_value(browser, demo_report, expected):
     browser.open(demo_report)
     found = texts(browser, figure := figure_of(browser, "Confusion matrix: TAL"))
     xs = [x for text, x, _ in found if text in ("0", "40")][:2]  # ticks below come first, then those at the side
@@ -204,7 +204,7 @@ def test_a_cell_of_the_confusion_matrix_answers(browser, demo_report, expected):
         assert f"class: {names[true]}" in lines and f"taken for: {names[pred]}" in lines
 
 
-def test_the_field_finds_a_class_and_leads_to_its_row(browser, demo_report, expected):
+def test_search_finds_the_row_of_a_class(browser, demo_report, expected):
     browser.open(demo_report)
     field = browser.find(".search input")[0]
     field.send_keys("LASS 04")

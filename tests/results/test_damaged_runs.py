@@ -37,7 +37,7 @@ def _break(path, name, content):
         ("states/task01.jsonl", None, "task01.jsonl is damaged"),
     ],
 )
-def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path, name, content, reason):
+def test_damaged_run_is_reported_and_the_others_are_read(tmp_path, name, content, reason):
     write_comparison(tmp_path / "runs", seeds=(1, 2), **SMALL)
     bad = write_run_directory(tmp_path / "runs", loss="tal", seed=3, **SMALL)
     _break(bad, name, content)
@@ -61,7 +61,7 @@ def test_metrics_are_computed_from_the_predictions(tmp_path):
     assert run.metrics == summarize(run.labels, stream.task_sizes, stream.train_counts, stream.class_order)
 
 
-def test_a_folder_of_damaged_runs_raises(tmp_path):
+def test_folder_of_damaged_runs_raises(tmp_path):
     for seed in (1, 2):
         _break(write_run_directory(tmp_path, seed=seed, **SMALL), "run.json", b"{")
     with pytest.raises(UserError, match=r"run\.json is damaged"):

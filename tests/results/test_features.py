@@ -55,7 +55,7 @@ def test_map_has_every_test_image_once_per_dataset_and_vit(runs, umap):
     assert by_task.collections[0].get_array().tolist() == [1] * 6 + [2] * 6
 
 
-def test_the_report_has_the_map_on_request(runs, umap, tmp_path):
+def test_report_has_the_map_on_request(runs, umap, tmp_path):
     status, printed = command("report", runs, "-o", tmp_path / "report", "--features")
     assert status == 0, printed
     assert "Frozen features" in (tmp_path / "report" / "index.html").read_text()

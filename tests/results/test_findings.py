@@ -164,7 +164,7 @@ def test_one_task_that_did_not_calibrate_is_reported(tmp_path):
     assert (found["tasks"], found["of"], found["mean"]) == (1, 3, pytest.approx(0.2))
 
 
-def test_a_missing_state_log_is_reported(tmp_path):
+def test_missing_state_log_is_reported(tmp_path):
     write_comparison(tmp_path, states=[], **TINY)
     assert of_group(tmp_path)["no_state_log"] == {"variant": "TAL"}
 
@@ -199,7 +199,7 @@ def test_data_that_differ_are_reported(tmp_path):
     assert of_group(tmp_path)["different_data"]["seeds"] == [1, 2]
 
 
-def test_a_missing_baseline_is_reported(tmp_path):
+def test_missing_baseline_is_reported(tmp_path):
     write_run_directory(tmp_path, loss="tal", **TINY)
     assert of_group(tmp_path)["no_baseline"] == {"variant": "TAL", "base": "CE"}
 
@@ -233,7 +233,7 @@ def paper_runs(root, *items, quick=False, checksum=CUB.checksum):
 
 
 @pytest.mark.parametrize("items", [(), ("tasks=10",), ("n_max=40", "split_seed=1993", "folder=birds")])
-def test_the_recorded_defaults_are_the_papers_setting(tmp_path, items):
+def test_recorded_defaults_are_the_papers_setting(tmp_path, items):
     group = paper_runs(tmp_path, *items)
     assert len(group.variants) == 2 and all(paper_numbers(group, variant) for variant in group.variants)
     assert "not_the_papers" not in {finding.kind for finding in group_findings(group)}
@@ -250,7 +250,7 @@ def test_the_recorded_defaults_are_the_papers_setting(tmp_path, items):
     (["epochs=5"], "5 epochs instead of 20"),
     (["init_cls=100", "increment=25"], "tasks of 100 + 25 + 25 + 25 + 25 classes instead of equal ones"),
 ])  # fmt: skip
-def test_what_differs_from_the_papers_setting_is_named(tmp_path, items, reason):
+def test_differences_from_the_papers_setting_are_named(tmp_path, items, reason):
     checksum = "0" * 64 if "--other" in items else CUB.checksum
     settings = [item for item in items if not item.startswith("--")]
     group = paper_runs(tmp_path, *settings, quick="--quick" in items, checksum=checksum)
@@ -259,7 +259,7 @@ def test_what_differs_from_the_papers_setting_is_named(tmp_path, items, reason):
     assert found["variants"] == ["CE", "TAL"] and reason in found["differences"]
 
 
-def test_an_option_of_tal_keeps_the_papers_numbers_beside_ce(tmp_path):
+def test_option_of_tal_keeps_the_papers_numbers_beside_ce(tmp_path):
     group = paper_runs(tmp_path, "tal.lam=0.9")
     assert [paper_numbers(group, variant) is None for variant in group.variants] == [False, True]
     (found,) = [f.values for f in group_findings(group) if f.kind == "not_the_papers"]

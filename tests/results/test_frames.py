@@ -61,7 +61,7 @@ def test_differences_are_paired_by_shared_seeds(study, metric, baseline):
     )
 
 
-def test_an_unknown_baseline_names_the_losses(study):
+def test_unknown_baseline_names_the_losses(study):
     with pytest.raises(UserError, match="ce, tal"):
         study.differences("focal")
 
@@ -71,7 +71,7 @@ def test_study_shows_its_table(study):
     assert study._repr_html_().count("<tr") == 3
 
 
-def test_a_setting_that_varies_is_a_column(tmp_path):
+def test_setting_that_varies_is_a_column(tmp_path):
     write_run_directory(tmp_path, loss="ce", seed=1993)
     only = load_study([tmp_path]).frame()
     assert "epochs" not in only.columns and np.isfinite(only["a_mean"]).all()

@@ -66,7 +66,7 @@ def test_values_of_options_are_sorted_by_size_and_words_come_last(tmp_path):
     assert [option(variant, "lam") for variant in grids(group)[0].variants] == ["0.9", "9", "10", "auto"]
 
 
-def test_the_table_holds_every_variant_of_a_grid(tmp_path):
+def test_table_holds_every_variant_of_a_grid(tmp_path):
     group = write_grid(tmp_path, lam=(0.9, 0.99), r=(0.5, 1.0))
     table = tables.options_table(group)
     assert [[cell.text for cell in row[:4]] for row in table.rows] == [

@@ -98,7 +98,7 @@ def test_every_group_has_a_page_that_the_overview_links(mixed_runs, mixed_report
     assert {page.name for page in pages(mixed_report)} == {"index.html", *(f"{g.slug}.html" for g in study.finished)}
 
 
-def test_a_study_of_one_group_is_one_page(demo_report):
+def test_study_of_one_group_is_one_page(demo_report):
     assert pages(demo_report) == [demo_report]
     text = " ".join(read(demo_report).text)
     assert "Conditions" in text and "Each class" in text and text.index("Conditions") < text.index("A_Mean")
@@ -244,7 +244,7 @@ def test_command_refuses_an_empty_path(tmp_path, demo_runs):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, demo_runs, monkeypatch):
+def test_report_that_cannot_be_written_leaves_nothing(tmp_path, demo_runs, monkeypatch):
     written = []
 
     def full(path, content):
@@ -260,7 +260,7 @@ def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, demo_runs, mon
     assert len(written) == 11 and list(tmp_path.iterdir()) == []
 
 
-def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, demo_runs, monkeypatch):
+def test_report_that_cannot_be_written_leaves_the_one_before(tmp_path, demo_runs, monkeypatch):
     page = build_report([demo_runs], tmp_path / "report")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))

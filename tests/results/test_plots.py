@@ -150,7 +150,7 @@ def test_alpha_w_of_1_is_visible_when_it_was_not_reached(tmp_path):
 
 
 @pytest.mark.parametrize(("steps", "marker"), [(1, "o"), (5, "None")])
-def test_a_task_of_one_step_shows_as_a_point(tmp_path, steps, marker):
+def test_task_of_one_step_shows_as_a_point(tmp_path, steps, marker):
     curves = [line for line in weights_drawn(tmp_path, steps).lines if line.get_linestyle() in "---"]
     markers = {line.get_marker() for line in curves if len(line.get_ydata()) == steps and line.get_markersize() == 3}
     assert markers == {marker}

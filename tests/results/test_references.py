@@ -97,7 +97,7 @@ def test_joint_references_have_the_same_method_and_data(tmp_path, other):
     assert group_of(tmp_path).references == []
 
 
-def test_a_training_free_method_has_no_references(full):
+def test_training_free_method_has_no_references(full):
     write_comparison(full, method="simplecil", **(SMALL | FREE | {"task_sizes": (8,)}))
     assert group_of(full, "simplecil").references == []
 
@@ -118,7 +118,7 @@ def test_confusion_is_that_of_scikit_learn_over_all_seeds_and_orders(tmp_path):
         assert true != pred and share == pytest.approx(expected[true, pred])
 
 
-def test_the_most_confused_pairs_are_named(tmp_path):
+def test_most_confused_pairs_are_named(tmp_path):
     write_comparison(tmp_path, **SMALL)
     group = group_of(tmp_path)
     table = tables.confused_table(group)

@@ -101,7 +101,7 @@ def test_unfinished_runs_are_in_no_mean(tmp_path):
     assert tal.spread("a_tail").n == 2
 
 
-def test_a_group_of_unfinished_runs_alone_is_not_among_the_finished(tmp_path):
+def test_group_of_unfinished_runs_is_not_finished(tmp_path):
     write_comparison(tmp_path, seeds=(1,), **SMALL)
     write_run_directory(tmp_path, method="lae", seed=1, tasks_done=1, **SMALL)
     study = load_study([tmp_path])
@@ -180,7 +180,7 @@ def test_non_ascii_names_get_unique_file_names(tmp_path):
     assert len({variant.slug for variant in study.groups[0].variants}) == 3
 
 
-def test_a_training_free_method_has_loss_none_and_no_baseline(tmp_path):
+def test_training_free_method_has_loss_none_and_no_baseline(tmp_path):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, method="simplecil", losses=((NO_LOSS, 0),), epochs=None, **SMALL)
     study = load_study([tmp_path])
@@ -203,7 +203,7 @@ def test_losses_have_a_fixed_order_and_a_colour_each(tmp_path):
     assert others == sorted(others) and len({variant.colour for variant in group.variants}) == len(names)
 
 
-def test_a_report_needs_no_torch_and_no_engine(demo_runs, tmp_path):
+def test_report_needs_no_torch_and_no_engine(demo_runs, tmp_path):
     code = f"""
 import sys
 from pilot_tal.results import build_report, print_summary

@@ -141,7 +141,7 @@ def test_all_numbers_of_the_paper_are_there():
     assert sums == {"ce": pytest.approx(3304.56), "tal": pytest.approx(3498.56)}
 
 
-def test_the_papers_numbers_are_beside_the_same_setting_only(tmp_path):
+def test_papers_numbers_are_beside_the_same_setting_only(tmp_path):
     write_comparison(tmp_path, seeds=(1, 2), task_sizes=(40,) * 5, **FULL_CUB)
     write_comparison(tmp_path, seeds=(1, 2), task_sizes=(40,) * 5, fidelity="fixed", **FULL_CUB)
     found = rows(tables.overview_table(load_study([tmp_path])))
@@ -179,7 +179,7 @@ def test_layout_of_the_papers_table(tmp_path):
     assert r"$A_{\mathrm{Tail}}$" in text and r"\textbf{" in text and r"\toprule" in text
 
 
-def test_a_loss_without_ce_is_named_with_its_method(tmp_path):
+def test_loss_without_ce_is_named_with_its_method(tmp_path):
     small = {"counts": [9] * 4, "task_sizes": (2, 2), "tests": 2, "steps_a_task": 2, "seeds": (1,)}
     write_comparison(tmp_path, losses=(("tal", 0), ("focal", 0)), **small)
     write_comparison(tmp_path, fidelity="fixed", **small)

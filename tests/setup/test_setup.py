@@ -35,7 +35,7 @@ def test_finished_setup_does_nothing_silently():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_an_old_python_is_refused_in_one_sentence(project):
+def test_old_python_is_refused_in_one_sentence(project):
     old = project / "old python"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.8.18 && exit 0\nexit 1\n')
     old.chmod(0o755)
@@ -62,7 +62,7 @@ NOWHERE = {
 }
 
 
-def test_a_venv_without_pip_is_kept_and_given_one(project):
+def test_venv_without_pip_is_kept_and_gets_pip(project):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project / ".venv")], check=True)
     (project / ".venv" / "mine").write_text("keep")
     assert "the package registry cannot be reached" in setup(project, **NOWHERE).stderr  # so pip was there

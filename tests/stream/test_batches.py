@@ -84,7 +84,7 @@ def test_in_order_serves_each_image_once_with_its_place(folder):
     assert torch.cat([y for _, y, _ in seen]).tolist() == [0] * 5 + [1] * 5
 
 
-def test_a_broken_image_in_a_worker_is_one_sentence(tmp_path):
+def test_broken_image_in_a_worker_raises_user_error(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     transform = build_transforms("pilot", 32)[1]
     broken = Batches(ImageStore(tmp_path, ["bad.png"], "off"), [0], [0], transform, 1, workers=1)
@@ -93,7 +93,7 @@ def test_a_broken_image_in_a_worker_is_one_sentence(tmp_path):
     assert str(caught.value).startswith("cannot read the image") and "\n" not in str(caught.value)
 
 
-def test_a_worker_that_is_killed_is_one_sentence(folder):
+def test_worker_that_is_killed_raises_user_error(folder):
     def killed(_):
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does where memory runs out
 
@@ -103,7 +103,7 @@ def test_a_worker_that_is_killed_is_one_sentence(folder):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="a platform without SIGUSR2 has no SLURM")
-def test_a_warning_of_slurm_does_not_reach_the_handler_in_processes_that_load(folder, tmp_path):
+def test_warning_of_slurm_does_not_reach_the_handler_in_processes_that_load(folder, tmp_path):
     """submitit's would write its own file and requeue the job once for every one of them."""
 
     def warned(image):

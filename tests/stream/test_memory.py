@@ -50,7 +50,7 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         ("5:cpu,cpuacct:/\n4:hugetlb,memory:/system.slice/slurmstepd.scope/job_7\n", "memory", V1),
     ],
 )
-def test_the_limit_of_a_job_is_seen_wherever_its_group_lies(tmp_path, own, top, names):
+def test_memory_limit_is_found_in_any_cgroup(tmp_path, own, top, names):
     """SLURM's job is a group in groups, none of which may be at the top; the narrowest counts."""
     (tmp_path / "own").write_text(own)
     job = tmp_path / top / "system.slice" / "slurmstepd.scope" / "job_7"

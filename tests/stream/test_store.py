@@ -46,7 +46,7 @@ def test_auto_caches_images_that_fit_into_memory(tmp_path, monkeypatch):
         assert ImageStore(tmp_path, paths).in_memory is expected
 
 
-def test_an_unreadable_image_does_not_stop_the_estimate(tmp_path, monkeypatch):
+def test_unreadable_image_does_not_stop_the_estimate(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "free_memory", lambda: 1)
     paths = save(tmp_path)
     (tmp_path / "1.png").write_bytes(b"")
@@ -61,7 +61,7 @@ def test_unknown_cache_is_refused(tmp_path):
         ImageStore(tmp_path, [], "of")
 
 
-def test_a_broken_image_is_named(tmp_path):
+def test_broken_image_is_named(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\nno picture")
     with pytest.raises(UserError, match=r"cannot read the image .*bad\.png"):
         ImageStore(tmp_path, ["bad.png"])[0]

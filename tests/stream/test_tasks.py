@@ -37,7 +37,7 @@ def test_orders_by_size_keep_equal_classes_by_label_and_know_no_seed():
         assert class_order("tail_first", seed, NAMES, COUNTS) == [3, 0, 2, 1]
 
 
-def test_an_order_can_be_a_file(tmp_path):
+def test_order_can_be_a_file(tmp_path):
     (tmp_path / "order.txt").write_text("dog\nbee é\n\n cat \nant\n", encoding="utf-8")
     assert class_order(str(tmp_path / "order.txt"), 1, NAMES, COUNTS) == [3, 1, 2, 0]
 

@@ -16,7 +16,7 @@ def test_transforms_give_pixels_from_0_to_1_in_the_right_size(name):
         assert pixels.shape == (3, 48, 48) and pixels.min() >= 0 and pixels.max() <= 1
 
 
-def test_the_test_transform_resizes_256_to_224_and_crops_the_middle():
+def test_test_transform_resizes_256_to_224_and_crops_the_middle():
     image = Image.effect_noise((512, 256), 80).convert("RGB")
     _, test = build_transforms("pilot", 224)
     expected = image.crop((144, 16, 144 + 224, 16 + 224))

@@ -125,7 +125,7 @@ def test_ours_predicts_as_the_original_with_its_tensors(method, make_setup, tmp_
 
 @pytest.mark.parametrize("make_setup", [demo_setup, cub_setup])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_original_predicts_as_ours_with_our_tensors(method, make_setup, tmp_path):
+def test_original_predicts_as_ours_with_our_tensors(method, make_setup, tmp_path):
     setup = make_setup(tmp_path)
     trainer = our_trainer(method, setup, tmp_path / "ours")
     ours = load_run(trainer.execute()).labels

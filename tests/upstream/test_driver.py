@@ -46,7 +46,7 @@ def pilot_runs(pilot, images, tmp_path_factory):
         return run_jobs(pilot, images, tmp_path_factory.mktemp("runs"), "exps/l2p.json", ["ce", "tal"])
 
 
-def test_a_run_directory_is_written_like_our_own(pilot_runs, images):
+def test_run_directory_has_the_native_format(pilot_runs, images):
     for run, loss in zip(pilot_runs, ("ce", "tal"), strict=True):
         record, stream = run.record, run.record.stream
         assert (record.engine.name, record.engine.title) == ("lamda-pilot", "LAMDA-PILOT")
@@ -94,7 +94,7 @@ def test_cross_entropy_through_the_swap_is_the_original(
     assert any(not np.array_equal(ce[1], tal[1]) for ce, tal in both)  # and another loss gives others
 
 
-def test_what_a_learner_has_sliced_is_not_sliced_again(pilot, images, tmp_path, any_environment, monkeypatch):
+def test_task_logits_are_not_sliced_twice(pilot, images, tmp_path, any_environment, monkeypatch):
     ce, tal = run_jobs(pilot, images, tmp_path / "a", "exps/finetune.json", ["ce", "tal"])
     assert {line["task"]: len(line["Q"]) for line in tal.state_log()} == {0: 4, 1: 2}
     assert {(line["task"], line["epoch"]) for line in ce.step_log()} == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
@@ -103,7 +103,7 @@ def test_what_a_learner_has_sliced_is_not_sliced_again(pilot, images, tmp_path, 
     assert all(np.array_equal(a[1], b[1]) for a, b in zip(ce.labels, plain.labels, strict=True))
 
 
-def test_a_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images, tmp_path, any_environment):
+def test_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images, tmp_path, any_environment):
     (run,) = run_jobs(pilot, images, tmp_path, "exps/simplecil.json", [])
     assert run.finished and (run.record.loss.name, run.record.loss.title) == ("none", "no loss")
     assert run.step_log() == run.state_log() == [] and "-simplecil-none-s1993-" in run.path.name
@@ -132,13 +132,13 @@ def test_epochs_are_found_in_the_settings_or_in_the_file():
     assert epochs(LAMDA_PILOT, "ease", {**ease, "increment": 4}) == (3, 3, 3)
 
 
-def test_the_other_cross_entropies_stay(pilot, images, tmp_path, any_environment):
+def test_other_cross_entropies_stay(pilot, images, tmp_path, any_environment):
     run = run_jobs(pilot, images, tmp_path, "exps/mos.json", ["tal"])[0]
     batches = [-(-sum(run.record.stream.train_counts[a:b]) // 8) for a, b in ((0, 4), (4, 6))]
     assert len(run.step_log()) == sum(batches)  # neither the alignment nor the rows' loss is counted
 
 
-def test_the_checkout_is_not_touched(pilot, pilot_runs):
+def test_checkout_is_not_touched(pilot, pilot_runs):
     names = snapshot(pilot)
     assert not any("__pycache__" in name or "logs" in name for name in names)
     assert "models" not in sys.modules and "trainer" not in sys.modules
@@ -146,7 +146,7 @@ def test_the_checkout_is_not_touched(pilot, pilot_runs):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_dataset_of_the_checkouts_own(inside, pilot, images, tmp_path, any_environment):
+def test_runs_on_a_dataset_of_the_checkout(inside, pilot, images, tmp_path, any_environment):
     """`./data` is the checkout's data folder, or the data root if it has none."""
     repo = shutil.copytree(pilot, tmp_path / "repo")
     data = shutil.copytree(images, repo / "data" if inside else tmp_path / "elsewhere")
@@ -216,7 +216,7 @@ def test_nearest_means_can_be_recorded_instead(pycil, images, tmp_path):
     assert any(not np.array_equal(a[1], b[1]) for a, b in zip(cnn.labels, nme.labels, strict=True))
 
 
-def test_a_classifier_that_is_not_there_is_named(pilot, images, tmp_path, any_environment):
+def test_missing_classifier_raises_user_error(pilot, images, tmp_path, any_environment):
     with pytest.raises(UserError, match="l2p has no classifier 'nme'; use cnn"):
         run_jobs(pilot, images, tmp_path, "exps/l2p.json", ["ce"], classifier="nme")
 
@@ -224,7 +224,7 @@ def test_a_classifier_that_is_not_there_is_named(pilot, images, tmp_path, any_en
 UPSTREAM = ("upstream", "--dataset", "folder_lt", "--workers", 0, *DATA_SETTINGS)
 
 
-def test_the_wrong_environment_is_one_sentence(pilot, images, tmp_path, capfd):
+def test_wrong_environment_raises_user_error(pilot, images, tmp_path, capfd):
     command = (*UPSTREAM, "--repo", pilot, "--config", "exps/l2p.json", "--data-root", images)
     done = run_command(*command, "--python", sys.executable, cwd=tmp_path)
     said = capfd.readouterr().err
@@ -248,7 +248,7 @@ def test_versions_of_the_environment_are_checked(monkeypatch, tmp_path):
         driver.check_environment(PYCIL, tmp_path, [])
 
 
-def test_a_moved_seam_stops_before_anything_is_written(images, tmp_path):
+def test_moved_seam_stops_before_anything_is_written(images, tmp_path):
     repo = make_standin(tmp_path / "repo", "pycil")
     edit(repo / "models/replay.py", "loss_clf = F.cross_entropy(logits, targets)", "loss_clf = logits.sum()")
     command = (*UPSTREAM, "--repo", repo, "--config", "exps/replay.json", "--data-root", images)
@@ -257,7 +257,7 @@ def test_a_moved_seam_stops_before_anything_is_written(images, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_fails_is_not_called_done(images, tmp_path, capfd):
+def test_failed_run_is_not_marked_finished(images, tmp_path, capfd):
     repo = make_standin(tmp_path / "repo", "pycil")
     edit(repo / "models/replay.py", "(loss_clf +", "1 / 0; (loss_clf +")
     command = (*UPSTREAM, "--repo", repo, "--config", "exps/replay.json", "--data-root", images)

@@ -18,7 +18,7 @@ def plan(repo, images, *settings, config="exps/l2p.json", losses=("tal",), **opt
     return make_jobs(repo, config, (*DATA_SETTINGS, *settings), losses=losses, **options)
 
 
-def test_a_job_for_each_seed_and_loss(pilot, images):
+def test_one_job_per_seed_and_loss(pilot, images):
     jobs = plan(pilot, images, "init_cls=2", "tal.lam=0.9", losses=("ce", "tal"), seeds=(1, 2), device="cpu")
     assert [(job.seed, job.loss) for job in jobs] == [(1, "ce"), (1, "tal"), (2, "ce"), (2, "tal")]
     assert len({job.run_dir for job in jobs}) == 4
@@ -64,7 +64,7 @@ def test_numbers_in_the_code_are_set_apart(pycil, images):
     assert job.args["batch_size"] == 4
 
 
-def test_a_job_is_read_back_as_it_was_written(pilot, images, tmp_path):
+def test_job_file_round_trip(pilot, images, tmp_path):
     job = plan(pilot, images, output=tmp_path)[0]
     job.write()
     again = read_job(job.file)
@@ -108,14 +108,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_one_sentence(name, pilot, images):
+def test_wrong_input_raises_user_error(name, pilot, images):
     options, settings, message = WRONG[name]
     with pytest.raises(UserError, match=message) as error:
         plan(pilot, images, *settings, **options)
     assert "\n" not in str(error.value)
 
 
-def test_a_class_of_one_image_has_no_covariance(pilot, images, monkeypatch):
+def test_class_with_one_image_is_refused_by_covariance_learners(pilot, images, monkeypatch):
     learner = replace(LAMDA_PILOT.learners["l2p"], title="SLCA", least=3)
     monkeypatch.setitem(LAMDA_PILOT.learners, "l2p", learner)
     with pytest.raises(UserError, match=r"SLCA takes a covariance of every class, .* set data\.n_min=3"):
@@ -133,7 +133,7 @@ def test_pycil_has_no_vit(pycil, images, tmp_path):
         plan(pycil, images, "epochs=ten", config="exps/replay.json")
 
 
-def test_a_config_without_a_seed_or_a_name_is_refused(pilot, images, tmp_path):
+def test_config_without_a_seed_or_a_name_is_refused(pilot, images, tmp_path):
     config = json.loads((pilot / "exps/l2p.json").read_text())
     for change, message in (({"seed": []}, "has no seed; give one with --seed"), ({"model_name": 3}, "is no name")):
         (tmp_path / "mine.json").write_text(json.dumps(config | change))
@@ -141,7 +141,7 @@ def test_a_config_without_a_seed_or_a_name_is_refused(pilot, images, tmp_path):
             plan(pilot, images, config=str(tmp_path / "mine.json"), seeds=())
 
 
-def test_a_config_that_is_none_is_refused(pilot, images, tmp_path):
+def test_file_that_is_not_a_config_is_refused(pilot, images, tmp_path):
     (tmp_path / "mine.json").write_text('{"model_name": "l2p"}')
     with pytest.raises(UserError, match="is not a config of the checkout: dataset, init_cls"):
         plan(pilot, images, config=str(tmp_path / "mine.json"))

@@ -59,7 +59,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_a_moved_seam_is_named(name, tmp_path):
+def test_moved_seam_is_named(name, tmp_path):
     kind, file, old, new, message = MOVES[name]
     repo = make_standin(tmp_path, kind)
     edit(repo / file, old, new)
@@ -80,14 +80,14 @@ def test_known_cross_entropies_on_one_line_are_refused(tmp_path):
         check_seams(repo, LAMDA_PILOT, LAMDA_PILOT.learners["mos"])
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     repo = make_standin(tmp_path, "pilot")
     (repo / L2P).unlink()
     with pytest.raises(MovedSeam, match=r"models/l2p\.py .* cannot be read"):
         check_seams(repo, LAMDA_PILOT, LAMDA_PILOT.learners["l2p"])
 
 
-def test_an_unknown_learner_is_answered_with_the_nearest():
+def test_unknown_learner_names_the_nearest():
     with pytest.raises(UserError, match=r"unknown learner of PyCIL .* did you mean 'icarl'"):
         PYCIL.learner("icarll")
     assert PYCIL.learner("iCaRL") is PYCIL.learners["icarl"]

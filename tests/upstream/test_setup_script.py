@@ -24,7 +24,7 @@ def test_wrong_arguments_are_one_sentence(arguments, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_directory_that_is_no_environment_is_left_alone(pilot, tmp_path):
+def test_directory_without_an_environment_is_kept(pilot, tmp_path):
     (tmp_path / "env").mkdir()
     (tmp_path / "env/precious.txt").write_text("mine")
     command = ["bash", str(ROOT / "scripts/setup_upstream.sh"), str(pilot), "--env", str(tmp_path / "env")]

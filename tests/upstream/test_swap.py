@@ -111,7 +111,7 @@ def test_slicing_equals_masking(known, new, batch, seed):
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_what_a_learner_adds_in_place_is_not_logged():
+def test_terms_added_in_place_are_not_logged():
     supervision, steps = supervise("ce", "masked", learner_at(0, 0, 3, [0, 1, 2]))
     logits = Z.clone().requires_grad_()
     loss = supervision(logits, Y)
@@ -167,7 +167,7 @@ def test_every_loss_goes_through_two_tasks(columns, name):
 
 
 @pytest.mark.parametrize("columns", ["task", "seen"])
-def test_a_memory_in_epochs_follows_the_steps_of_each_task(columns):
+def test_memory_epochs_follow_the_steps_of_each_task(columns):
     supervision, _ = supervise("tal", columns, learner_at(0, 0, 3, [0, 1, 2], batches=4), lam="auto")
     supervision(torch.randn(2, 3), torch.tensor([0, 1]))
     assert supervision.criterion.lam == pytest.approx(1 - 1 / (2 * 4))
@@ -177,7 +177,7 @@ def test_a_memory_in_epochs_follows_the_steps_of_each_task(columns):
     assert supervision.criterion.lam == pytest.approx(1 - 1 / (2 * 9))
 
 
-def test_a_prior_counts_new_images_and_exemplars_together():
+def test_prior_counts_new_images_and_exemplars_together():
     supervision, _ = supervise("balanced_softmax", "seen", learner_at(1, 2, 4, [0, 1, 1, 2, 2, 2, 3]))
     logits, targets = torch.randn(3, 4), torch.tensor([0, 2, 3])
     prior = torch.tensor([1.0, 2.0, 3.0, 1.0]).log()
@@ -236,7 +236,7 @@ def test_every_learner_declares_columns_and_epochs():
             assert bool(learner.epochs) == learner.trains
 
 
-def test_what_the_learner_gives_is_checked():
+def test_logits_and_targets_of_the_learner_are_checked():
     with pytest.raises(UserError, match="must give 2 logits in task 1, got 4"):
         supervise("ce", "task", learner_at(1, 2, 4, [2, 3]))[0](torch.randn(1, 4), torch.tensor([0]))
     with pytest.raises(UserError, match="no longer masks the logits of old classes"):

@@ -133,7 +133,7 @@ def test_five_best_of_three_classes():
     assert learner._evaluate(None, None) == {"top5": 1.0}
 
 
-def test_a_choice_of_exemplars_that_stops_by_itself_stays():
+def test_working_exemplar_selection_is_unchanged():
     class BaseLearner:
         def _construct_exemplar_unified(self, data, m):
             return "shared"
@@ -149,7 +149,7 @@ def test_a_choice_of_exemplars_that_stops_by_itself_stays():
     assert "_construct_exemplar_unified" not in vars(Learner)
 
 
-def test_the_prior_of_dgr_stays_on_the_cpu():
+def test_prior_of_dgr_stays_on_the_cpu():
     made = context(LAMDA_PILOT, "dgr")
     with made.patches:
         workarounds.cuda_on_cpu(made)
@@ -157,7 +157,7 @@ def test_the_prior_of_dgr_stays_on_the_cpu():
     assert "cuda" not in vars(torch.Tensor)
 
 
-def test_a_pseudo_inverse_that_does_not_converge_is_tried_in_float64(monkeypatch):
+def test_pseudo_inverse_that_does_not_converge_is_tried_in_float64(monkeypatch):
     """What the first try would have taken for zero stays zero: here an eigenvalue of 1e-7."""
     plain = torch.linalg.pinv
 
@@ -270,7 +270,7 @@ def test_weights_come_from_a_file_instead_of_a_download(monkeypatch, tmp_path):
     assert timm.create_model("vit", pretrained=True).cls_token.sum() == 2
 
 
-def test_a_vit_in_two_parts_gets_its_weights_twice(monkeypatch, tmp_path):
+def test_vit_in_two_parts_gets_its_weights_twice(monkeypatch, tmp_path):
     timm = ModuleType("timm")
     timm.create_model = lambda name, pretrained: (TinyViT(), TinyViT())
     monkeypatch.setitem(sys.modules, "timm", timm)
@@ -387,7 +387,7 @@ def test_coda_prompt_takes_a_vit_of_another_width(widths):
     assert network.prompt.built == (8, 3, [6, 4, 0.0], 8)
 
 
-def test_a_width_that_a_network_sets_again_is_replaced(widths):
+def test_width_set_again_by_a_network_is_replaced(widths):
     class Learner:
         def __init__(self, args):
             self._network = SimpleNamespace(backbone=SimpleNamespace(out_dim=768))

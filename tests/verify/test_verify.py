@@ -126,7 +126,7 @@ def test_command_prints_every_task_and_succeeds(tmp_path):
 @pytest.mark.parametrize(
     "name", ["ce.task1.losses", "ce.task0.state.backbone.head.bias", "tal.task1.eval.scores", "tal.task0.Q"]
 )
-def test_a_recording_that_differs_fails(tmp_path, name):
+def test_recording_that_differs_fails(tmp_path, name):
     def spoil(meta, arrays):
         arrays[name] = arrays[name] + 0.01
 
@@ -136,7 +136,7 @@ def test_a_recording_that_differs_fails(tmp_path, name):
     assert printed.count("NOT WITHIN TOLERANCE") == 1
 
 
-def test_a_bad_file_does_not_stop_the_others(tmp_path):
+def test_bad_file_does_not_stop_the_others(tmp_path):
     good = altered(tmp_path / "good.npz", lambda meta, arrays: None)
     status, printed = command("verify", str(tmp_path / "absent.npz"), str(good))
     assert status == 2
