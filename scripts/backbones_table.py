@@ -1,10 +1,5 @@
-"""Makes the method × backbone table of docs/backbones.md: every pair is run for a few steps with random weights.
+"""Makes the method × backbone table of docs/backbones.md: every pair is run for a few steps with random weights."""
 
-python scripts/backbones_table.py           # all pairs, writes the table into the page
-python scripts/backbones_table.py --quick   # three backbones, prints the table
-"""
-
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,7 +28,6 @@ BACKBONES = {
     "ResNet": ("resnet10t", 64),
     MODULE: (MODULE, 16),
 }
-QUICK = ("ViT, DeiT, DINO, MAE", "EVA-02", "ResNet")
 SMALL: dict[str, Any] = {
     "classes": 6,
     "tasks": 2,
@@ -82,17 +76,7 @@ def table(methods: list[str], families: list[str]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def main() -> None:
-    """Writes or prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three backbones; print the table")
-    quick = parser.parse_args().quick
-    made = table(pt.list_methods(), list(QUICK if quick else BACKBONES))
-    print(made)
-    if not quick:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
-        PAGE.write_text(before + START + made + END + rest.partition(END)[2], encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
+    made = table(pt.list_methods(), list(BACKBONES))
+    PAGE.write_text(before + START + made + END + rest.partition(END)[2], encoding="utf-8")

@@ -1,6 +1,5 @@
 """Runs one job inside the environment of the checkout."""
 
-import hashlib
 import importlib
 import importlib.metadata
 import logging
@@ -15,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from data_lt.errors import UserError
-from data_lt.files import checksum
 from pilot_tal.upstream.job import Job
 from pilot_tal.upstream.seams import check_seams, find_toolbox
 from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox, vit_module
@@ -70,7 +68,7 @@ def run(job: Job) -> None:
     load_plugins(tuple(job.plugins))
     # A learner that trains nothing never asks for its loss.
     criterion = build_loss(job.loss, **job.record["loss"]["options"]) if learner.trains else build_loss("ce")
-    environment = _environment(job, toolbox, learner, versions)
+    environment = _environment(job, toolbox, versions)
     args = {**job.args, "seed": [job.seed], "device": _device(job)}
     with open_run(Path(job.run_dir)) as files, Patches() as patches, opened(repo), _working_in(job, repo):
         context = Context(job, learner, patches, import_modules(job, learner), on_cpu=-1 in args["device"])
@@ -159,19 +157,17 @@ def _working_in(job: Job, repo: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def _environment(job: Job, toolbox: Toolbox, learner: LearnerSites, versions: dict[str, str]) -> dict[str, Any]:
+def _environment(job: Job, toolbox: Toolbox, versions: dict[str, str]) -> dict[str, Any]:
     """What is needed to repeat the run."""
     from pilot_tal.record.environment import describe, git
 
     repo, devices = Path(job.repo), _device(job)
-    files = sorted({seam.file for seam in (*toolbox.seams, *learner.seams)})
-    digest = hashlib.sha256("".join(checksum(repo / file) for file in files).encode()).hexdigest()
-    commit = git("rev-parse", "HEAD", root=repo)
+    commit, changed = git("rev-parse", "HEAD", root=repo), bool(git("status", "--porcelain", root=repo))
     here = describe("cpu" if -1 in devices else f"cuda:{devices[0]}")
     return {
         **here,
         "packages": {**here["packages"], **versions},
-        "checkout": {"commit": commit, "tested_commit": toolbox.tested_commit, "seam_files": digest},
+        "checkout": {"commit": commit, "changed": changed, "tested_commit": toolbox.tested_commit},
     }
 
 

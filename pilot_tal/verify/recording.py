@@ -74,12 +74,8 @@ class Recording:
     def task(self, index: int) -> TaskInfo:
         """A task as the training loop takes it."""
         size = self.meta.per
-        first = index * size
-        labels = torch.cat([y for _, y in self.train_batches(index)]) - first
-        if labels.min() < 0 or labels.max() >= size:
-            raise UserError(f"{self.path}: task {index} has training labels outside its {size} classes")
-        counts = torch.bincount(labels, minlength=size).clamp_min(1).tolist()  # no recorded loss reads them
-        return TaskInfo(index, self.meta.tasks, first, first + size, tuple(counts))
+        counts = (1,) * size  # no recorded loss reads them
+        return TaskInfo(index, self.meta.tasks, index * size, (index + 1) * size, counts)
 
     def config(self) -> MethodConfig:
         """The learner's settings: those of the recording that it has, defaults for the rest."""

@@ -24,7 +24,6 @@ SCORE_TOLERANCE = 2e-5
 class TaskReport:
     """Largest differences between our learner and the recording in one task."""
 
-    file: Path
     method: str
     fidelity: str
     loss: str
@@ -127,7 +126,6 @@ def _compare(
         problems.append("the recorded true labels are not those of the test batches")
     none = torch.zeros(0)  # a task that trains nothing has no losses
     return TaskReport(
-        file=recording.path,
         method=recording.meta.method,
         fidelity=recording.meta.fidelity,
         loss=loss,
