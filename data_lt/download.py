@@ -31,14 +31,12 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
         raise UserError(f"there is nothing to download for {card.name}: {card.source or 'it is made here'}")
     data_root = given_path(data_root, "data_root")
     archive = data_root / card.archive
-    try:
+    with os_errors(f"cannot write {archive}"):
         make_folder(data_root)
         if archive.exists():
             check_archive(archive, card.checksum or "")
         else:
             _fetch(card, archive)
-    except OSError as error:
-        raise UserError(f"cannot write {archive}: {error.strerror or error}") from error
     if card.make is None:
         return extract(archive, data_root, card.folders[0])
     card.make(data_root)
@@ -95,47 +93,33 @@ def _unpack(archive: Path, staging: Path, folder: str) -> None:
 
 
 def _fetch(card: DatasetCard, archive: Path) -> None:
+    """Downloads the archive to its `.part`, continuing where an earlier attempt stopped, verifies and renames it."""
     import requests
 
-    part = archive.with_name(archive.name + ".part")
-    url = str(card.url)
+    part, url = archive.with_name(archive.name + ".part"), str(card.url)
     elsewhere = f"download {url} by other means, put it at {archive} and run the same command again"
-    try:
-        _resume(url, part)
-    except requests.HTTPError as error:
-        raise UserError(f"{url} answers {error.response.status_code}; {elsewhere}") from error
-    except requests.RequestException as error:
-        done = f"{part.stat().st_size:,} bytes are kept" if part.exists() else "nothing was received"
-        raise UserError(
-            f"cannot download {url} ({type(error).__name__}, {done}): run the same command again to continue, "
-            f"or {elsewhere}"
-        ) from error
+    failures, complete = 0, False
+    while not complete:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            complete = _stream(url, part, before)
+        except requests.HTTPError as error:
+            raise UserError(f"{url} answers {error.response.status_code}; {elsewhere}") from error
+        except requests.RequestException as error:
+            after = part.stat().st_size if part.exists() else 0
+            failures = failures + 1 if after <= before else 0
+            if failures >= ATTEMPTS:
+                raise UserError(
+                    f"cannot download {url} ({type(error).__name__}, {after:,} bytes are kept): "
+                    f"run the same command again to continue, or {elsewhere}"
+                ) from error
+            time.sleep(PAUSE)
     try:
         check_archive(part, card.checksum or "")
     except UserError:
         part.unlink()
         raise UserError(f"what {url} sent is not the official archive: its checksum is not {card.checksum}") from None
     part.replace(archive)
-
-
-def _resume(url: str, part: Path) -> None:
-    """Downloads `url` to `part`, continuing where an earlier attempt stopped."""
-    import requests
-
-    failures = 0
-    while True:
-        before = part.stat().st_size if part.exists() else 0
-        try:
-            if _stream(url, part, before):
-                return
-        except requests.HTTPError:
-            raise
-        except requests.RequestException:
-            after = part.stat().st_size if part.exists() else 0
-            failures = failures + 1 if after <= before else 0
-            if failures >= ATTEMPTS:
-                raise
-        time.sleep(PAUSE)
 
 
 def _stream(url: str, part: Path, offset: int) -> bool:

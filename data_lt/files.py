@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -113,20 +115,40 @@ def sync(path: Path) -> None:
 def staged_folder(path: str | Path) -> Iterator[Path]:
     """Gives a temporary folder to fill; on success its files go to the folder `path`, on failure none does.
 
-    A folder that is new appears whole. In one that exists, files of the same name are replaced and others stay.
+    A folder that is new appears whole. In one that exists, files of the same name are replaced and others stay. What
+    a killed process has left is removed.
     """
     path = Path(path)
     with os_errors(f"cannot write to {path}"):
         # Inside a folder that exists: its parent may be another file system, from which nothing can be renamed.
-        beside = path if path.is_dir() else path.parent
+        beside, prefix = path if path.is_dir() else path.parent, f".{path.name or 'new'}."
         beside.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name or 'new'}.", suffix=".tmp", dir=beside))
+        for left in beside.glob(f"{glob.escape(prefix)}*.tmp"):
+            if left.is_dir() and (lock := _lock(left)) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=".new", dir=beside))
+        lock = _lock(temporary)
+        temporary = temporary.rename(temporary.with_suffix(".tmp"))  # now that it is locked
         try:
             yield temporary
             temporary.chmod(0o777 & ~_umask())  # mkdtemp makes folders private
             _move(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Locks a folder until the handle is closed or the process ends; None if it is locked, or cannot be."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # some network disks have no locks
+        os.close(handle)
+        return None
+    return handle
 
 
 def _move(source: Path, target: Path) -> None:

@@ -61,10 +61,7 @@ def glyph(char: str, font: str) -> Image.Image:
     left, top, right, bottom = _truetype(font).getbbox(char)
     image = Image.new("L", (max(1, int(right - left) + 2), max(1, int(bottom - top) + 2)))
     ImageDraw.Draw(image).text((1 - left, 1 - top), char, fill=255, font=_truetype(font))
-    box = image.getbbox()
-    if box is None:
-        raise UserError(f"the glyph of {char!r} (U+{ord(char):04X}) in the font {font!r} has no ink")
-    return image.crop(box)
+    return image.crop(image.getbbox())
 
 
 def draw(char: str, font: str, rng: np.random.Generator) -> np.ndarray:

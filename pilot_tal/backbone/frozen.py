@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, sentence
 
 
 def state_checksum(state: Mapping[str, Tensor]) -> str:
@@ -49,10 +49,9 @@ class FrozenBackbone(nn.Module):
             with torch.no_grad():
                 features = self.network(torch.zeros(2, 3, *self.img_size))
         except Exception as error:
-            problem = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
             raise UserError(
-                f"{self.name} does not take images [2, 3, {self.img_size[0]}, {self.img_size[1]}]: {problem}; "
-                "set img_size"
+                f"{self.name} does not take images [2, 3, {self.img_size[0]}, {self.img_size[1]}]: "
+                f"{sentence(error)[:120]}; set img_size"
             ) from error
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
             shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__

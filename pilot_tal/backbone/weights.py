@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import pilot_tal._torchvision  # noqa: F401
-from data_lt.errors import UserError, nearest
-from data_lt.files import check_regular, given_path
+from data_lt.errors import UserError, nearest, one_line
+from data_lt.files import check_regular, given_path, os_errors
 from pilot_tal.backbone.frozen import FrozenBackbone
 from pilot_tal.backbone.hub import hub_options, unreachable
 from pilot_tal.backbone.vit import FrozenViT, takes_prompts
@@ -104,7 +104,7 @@ def load_weights(model: Any, path: str | Path) -> None:
     except KeyError as error:
         raise UserError(f"{path} lacks {error} of the JAX checkpoint") from error
     except Exception as error:
-        raise UserError(f"{path} does not fit the model: {_first_line(error)}") from error
+        raise UserError(f"{path} does not fit the model: {one_line(str(error))[:200]}") from error
 
 
 def weights_file(path: str | Path) -> Path:
@@ -167,19 +167,22 @@ def _create(name: str, **options: Any) -> Any:
             raise UserError(f"{name} does not fit into memory; choose a smaller backbone or img_size") from error
         if "pretrained" in options:
             raise unreachable(name) from error
-        raise UserError(f"cannot build {name}: {_first_line(error)}") from error
+        raise UserError(f"cannot build {name}: {one_line(str(error))[:200]}") from error
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name. Nothing but tensors is ever made of its bytes."""
     check_regular(path, "the weights")
     try:
-        state = _READERS.get(path.suffix, _read_torch)(path)
-    except OSError as error:
-        raise UserError(f"cannot read the weights {path}: {error.strerror or 'it is damaged'}") from error
+        with os_errors(f"cannot read the weights {path}"):
+            state = _read(path)
+    except UserError:
+        raise
     except Exception as error:  # each library has errors of its own, and some of their words advise the unsafe
-        problem = "it is empty" if not path.stat().st_size else _CONTENT.get(path.suffix, _CONTENT[".pth"])
-        raise UserError(f"cannot read the weights {path}: {problem}") from error
+        raise UserError(
+            f"cannot read the weights {path}: it is empty, damaged, or holds other things than tensors; "
+            "where it was made, save the state_dict() alone"
+        ) from error
     for wrapper in ("model", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
@@ -192,27 +195,15 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in state.items()}
 
 
-def _read_torch(path: Path) -> Any:
+def _read(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(path)
-
-
-def _read_npz(path: Path) -> dict[str, Tensor]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-
-
-_READERS = {".safetensors": _read_safetensors, ".npz": _read_npz}
-_CONTENT = {
-    ".safetensors": "it is damaged, or no safetensors file",
-    ".npz": "it is damaged, or holds something else than arrays of numbers",
-    ".pth": "it is damaged, or holds Python objects beside its tensors; where it was made, save the state_dict() alone",
-}
 
 
 def _to_grid(model: Any, state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
@@ -226,7 +217,7 @@ def _to_grid(model: Any, state: dict[str, Tensor], path: Path) -> dict[str, Tens
         floats = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
         return convert(floats, model) if convert else floats
     except Exception as error:
-        raise UserError(f"{path} does not fit the model: {_first_line(error)}") from error
+        raise UserError(f"{path} does not fit the model: {one_line(str(error))[:200]}") from error
 
 
 @torch.no_grad()
@@ -257,7 +248,3 @@ def _check_values(state: dict[str, Tensor], source: str) -> None:
             raise UserError(f"{source}: {name} holds {kind} values; weights must be plain floating-point numbers")
         if not torch.isfinite(tensor.float()).all():
             raise UserError(f"{source}: {name} holds NaN or infinite values; the file is damaged, get it anew")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

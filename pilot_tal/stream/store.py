@@ -5,7 +5,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from data_lt.errors import unknown_name
 from data_lt.pictures import picture_size, read_picture
 from pilot_tal.stream.memory import free_memory
 
@@ -17,24 +16,16 @@ class ImageStore:
     """The images of a run by index, opened from disk or kept decoded in memory."""
 
     def __init__(self, root: Path, paths: Sequence[str], cache: str = "auto"):
-        if cache not in CACHE_CHOICES:
-            raise unknown_name("cache", cache, CACHE_CHOICES)
         self.root, self.paths = root, list(paths)
-        self._kept: dict[int, Image.Image] | None = None
-        if cache == "on" or (cache == "auto" and self._fits()):
-            self._kept = {}
+        self._kept: dict[int, Image.Image] = {}
+        self.in_memory = cache == "on" or (cache == "auto" and self._estimate() < MEMORY_SHARE * free_memory())
+        """Whether decoded images are kept."""
 
     def __getitem__(self, index: int) -> Image.Image:
-        if self._kept is None:
-            return self._open(index)
-        if index not in self._kept:
-            self._kept[index] = self._open(index)
-        return self._kept[index]
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether decoded images are kept."""
-        return self._kept is not None
+        image = self._kept.get(index) or read_picture(self.root / self.paths[index])
+        if self.in_memory:
+            self._kept[index] = image
+        return image
 
     def keep(self, indices: Iterable[int]) -> None:
         """Decodes these images now, so that worker processes share them."""
@@ -42,11 +33,12 @@ class ImageStore:
             for index in indices:
                 self[index]
 
-    def _open(self, index: int) -> Image.Image:
-        return read_picture(self.root / self.paths[index])
+    def decoded_bytes(self) -> int:
+        """Memory that all images take if they are kept decoded; else 0."""
+        return int(self._estimate()) if self.in_memory else 0
 
-    def _fits(self) -> bool:
-        """Whether all images, decoded, fit into a share of the free memory; judged by every n-th image's size."""
+    def _estimate(self) -> float:
+        """Bytes of all images, decoded; judged by every n-th image's size."""
         sizes = [picture_size(self.root / path) for path in self.paths[:: max(1, len(self.paths) // 32)]]
         known = [width * height for width, height in filter(None, sizes)]  # others are named when they are needed
-        return 3 * sum(known) / max(1, len(known)) * len(self.paths) < MEMORY_SHARE * free_memory()
+        return 3 * sum(known) / max(1, len(known)) * len(self.paths)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from data_lt.errors import UserError, unknown_name
-from data_lt.files import given_path, read_text
+from data_lt.files import given_path
+from data_lt.lists import read_names
 from pilot_tal.stream.task import TaskInfo
 
 ORDERS = ("shuffled", "head_first", "tail_first")
@@ -34,17 +35,13 @@ def class_order(order: str, seed: int, names: Sequence[str], counts: Sequence[in
 def _order_of_file(file: Path, names: Sequence[str]) -> list[int]:
     if not file.is_file():
         raise UserError(f"order must be {', '.join(ORDERS)} or a file with a class name a line, got {str(file)[:60]!r}")
-    lines = [line.strip() for line in read_text(file, "the class order").splitlines() if line.strip()]
-    labels = {name: label for label, name in enumerate(names)}
-    for line in lines:
-        if line not in labels:
-            raise unknown_name(f"class in {file}", line[:60], labels)
-    twice = next((line for line in lines if lines.count(line) > 1), None)
-    missing = next((name for name in names if name not in set(lines)), None)
-    if twice or missing:
-        problem = f"names {twice!r} twice" if twice else f"does not name {missing!r}"
-        raise UserError(f"the class order {file} {problem}; it must name each of the {len(names)} classes once")
-    return [labels[line] for line in lines]
+    order, labels = read_names(file, "order"), {name: label for label, name in enumerate(names)}
+    for name in order:
+        if name not in labels:
+            raise unknown_name(f"class in {file}", name, labels)
+    if missing := labels.keys() - set(order):
+        raise UserError(f"the class order {file} lacks {min(missing)!r}; it must name each of the {len(names)} classes")
+    return [labels[name] for name in order]
 
 
 def equal_tasks(num_classes: int, tasks: int) -> list[int]:

@@ -103,7 +103,7 @@ def arrays(**content):
 
 
 NAN = "blocks.3.mlp.fc1.weight holds NaN or infinite values"
-NOT_OURS = "cannot read the weights .*{}: it is damaged, or {}"
+NOT_OURS = "cannot read the weights .*{}: it is empty, damaged, or holds other things than tensors"
 BAD = {
     "missing.safetensors": (tensors(norm__bias=None), "lacks 1 of the model's tensors, first 'norm.bias'"),
     "shape.safetensors": (tensors(norm__bias=torch.zeros(5)), r"norm.bias is \[5\], the model needs \[16\]"),
@@ -120,14 +120,14 @@ BAD = {
     "int.npz": (arrays(**{name: value.round().int() for name, value in STATE.items()}), "holds int32 values"),
     "int jax.npz": (arrays(**{"embedding/kernel": np.ones((4, 4, 3, 16), np.int32)}), "holds int32 values"),
     "nan jax.npz": (arrays(**{"embedding/kernel": np.full((4, 4, 3, 16), np.nan)}), "holds NaN"),
-    "text inside.npz": (arrays(a=np.array(["some", "text"])), NOT_OURS.format("npz", "holds something else")),
-    "objects.npz": (arrays(a=np.array([{}], object)), NOT_OURS.format("npz", "holds something else")),
-    "text.safetensors": (written(b"no weights"), NOT_OURS.format("text.safetensors", "no safetensors file")),
-    "text.pth": (written(b"no weights"), NOT_OURS.format("text.pth", "holds Python objects")),
-    "letter e.pth": (written(b"e"), NOT_OURS.format("letter e.pth", "holds Python objects")),  # once answered "101"
-    "text.npz": (written(b"no weights"), NOT_OURS.format("text.npz", "holds something else")),
-    "objects.pth": (saved({"net": tiny_vit()}), r"holds Python objects .* save the state_dict\(\) alone"),
-    **{f"empty{suffix}": (written(b""), f"empty{suffix}: it is empty") for suffix in SUFFIXES},
+    "text inside.npz": (arrays(a=np.array(["some", "text"])), NOT_OURS.format("npz")),
+    "objects.npz": (arrays(a=np.array([{}], object)), NOT_OURS.format("npz")),
+    "text.safetensors": (written(b"no weights"), NOT_OURS.format("text.safetensors")),
+    "text.pth": (written(b"no weights"), NOT_OURS.format("text.pth")),
+    "letter e.pth": (written(b"e"), NOT_OURS.format("letter e.pth")),  # once answered "101"
+    "text.npz": (written(b"no weights"), NOT_OURS.format("text.npz")),
+    "objects.pth": (saved({"net": tiny_vit()}), r"holds other things than tensors; .* save the state_dict\(\) alone"),
+    **{f"empty{suffix}": (written(b""), f"empty{suffix}: it is empty, damaged") for suffix in SUFFIXES},
     "list.pth": (saved([1, 2, 3]), "does not hold a state dict"),
     "numbers.pth": (saved({1: torch.zeros(3)}), "does not hold a state dict"),
     "text dict.pth": (saved({"norm.bias": "text"}), "does not hold a state dict"),

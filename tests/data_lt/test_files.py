@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,23 @@ def test_failure_part_way_leaves_nothing(tmp_path, failure, existing):
     assert tree(tmp_path) == before and [p.name for p in tmp_path.iterdir()] == (["out"] if existing else [])
     assert not existing or [p.name for p in (tmp_path / "out").iterdir()] == ["old"]
     assert isinstance(failure, KeyboardInterrupt) or "out: No space left on device" in str(caught.value)
+
+
+def test_staging_folder_of_a_killed_process_is_removed_and_of_a_running_one_stays(tmp_path):
+    code = (
+        "import os, sys\nfrom data_lt.files import staged_folder\n"
+        "with staged_folder(sys.argv[1]) as folder:\n    (folder / 'x').touch()\n    os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "out"], check=False)
+    (left,) = tmp_path.iterdir()
+    with staged_folder(tmp_path / "out") as first:
+        assert not left.exists()
+        with staged_folder(tmp_path / "out") as second:
+            assert first.exists() and second != first
+            fill(second, "one")
+        fill(first, "two")
+    assert tree(tmp_path) == {"out/one": "new one", "out/two": "new two"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_file_in_the_way_raises_user_error(tmp_path):

@@ -56,11 +56,6 @@ def test_unreadable_image_does_not_stop_the_estimate(tmp_path, monkeypatch):
         store[1]
 
 
-def test_unknown_cache_is_refused(tmp_path):
-    with pytest.raises(UserError, match="unknown cache 'of'"):
-        ImageStore(tmp_path, [], "of")
-
-
 def test_broken_image_is_named(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\nno picture")
     with pytest.raises(UserError, match=r"cannot read the image .*bad\.png"):

@@ -45,11 +45,11 @@ def test_order_can_be_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("ant\ncat\ndog\n", "does not name 'bee é'; it must name each of the 4 classes once"),
-        ("ant\nbee é\ncat\ndog\nant\n", "names 'ant' twice"),
+        ("ant\ncat\ndog\n", "lacks 'bee é'; it must name each of the 4 classes"),
+        ("ant\nbee é\ncat\ndog\nant\n", "has the name 'ant' twice"),
         ("ant\nbee\ncat\ndog\n", "unknown class in .*order.txt 'bee': did you mean 'bee é'"),
-        ("", "does not name 'ant'"),
-        (b"\xff\xfe\x00", "cannot read the class order"),
+        ("", "order.txt is empty"),
+        (b"\xff\xfe\x00", "cannot read order, the file of class names"),
     ],
 )
 def test_wrong_order_files_are_one_sentence(tmp_path, content, sentence):
