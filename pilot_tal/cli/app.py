@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -25,6 +26,11 @@ from pilot_tal.cli.verify import verify
 from pilot_tal.version import __version__
 
 _LONGEST_WORD = 100  # of what was typed, in an error about it
+_COMMANDS: dict[str, Callable] = {
+    **{"run": run, "compare": compare, "status": status, "report": report, "list": list_names, "build": build},
+    **{"learn": learn, "predict": predict, "export": export, "upstream": upstream, "verify": verify},
+    "replay": verify,  # the old name, for one release
+}
 
 app = typer.Typer(name="pilot-tal", invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -43,18 +49,9 @@ def root(
         typer.echo(context.get_help())
 
 
-app.command("run")(run)
-app.command("compare")(compare)
-app.command("status")(status)
-app.command("report")(report)
-app.command("list")(list_names)
-app.command("build")(build)
-app.command("learn")(learn)
-app.command("predict")(predict)
-app.command("export")(export)
-app.command("upstream")(upstream)
-app.command("verify")(verify)
-app.command("replay", hidden=True)(verify)  # the old name, for one release
+for _name, _function in _COMMANDS.items():
+    _help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(_function) or "")  # paragraphs wrap to the terminal
+    app.command(_name, help=_help, hidden=_name == "replay")(_function)
 
 
 def main() -> None:
@@ -64,45 +61,23 @@ def main() -> None:
     ends it at once.
     """
     sys.argv = mark_slurm(sys.argv)
-    _spell_examples()
     accept_any_text()
     handlers = {signal.SIGTERM: terminate, signal.SIGINT: _interrupt}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        status = _run()
+        status = app(standalone_mode=False) or 0
+        sys.stdout.flush()
+    except Terminated:
+        raise
+    except BaseException as error:
+        text, status = _answer(error)
+        with contextlib.suppress(OSError):
+            echo(text, err=True) if text else None
+        discard_output()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     sys.exit(status)
-
-
-def _run() -> int:
-    """Runs one command; returns its exit status."""
-    try:
-        status = app(standalone_mode=False) or 0
-        sys.stdout.flush()
-        return status
-    except (KeyboardInterrupt, typer.Abort):
-        said, status = "stopped", 130
-    except Terminated:
-        raise
-    except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # the reader, such as `head`, has seen enough
-            discard_output()
-            return 1
-        said, status = f"error: foreign code has ended the program with sys.exit({str(error.code)[:60]})", 1
-    except Exception as error:
-        if is_output_error(error):
-            said, status = f"error: cannot write the output: {error.strerror}", 1  # type: ignore[attr-defined]
-        else:
-            sentence = _sentence(error)
-            if sentence is None:  # a defect of ours, which its traceback helps to find
-                raise
-            said, status = f"error: {sentence}", 2
-    with contextlib.suppress(OSError):
-        echo(said, err=True)
-    discard_output()
-    return status
 
 
 def _interrupt(*_: object) -> None:
@@ -110,25 +85,24 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _spell_examples() -> None:
-    """The examples in the help can be typed as they stand: the program is named as it was called."""
-    program = command()
-    for info in (*app.registered_commands, app.registered_callback):
-        if info is not None and info.callback is not None:
-            text = (inspect.getdoc(info.callback) or "").replace(": pilot-tal ", f": {program} ")
-            info.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)  # paragraphs are wrapped to the terminal
-
-
-def _sentence(error: Exception) -> str | None:
-    """What to tell the user, in one line; None if the error was not meant for anybody."""
+def _answer(error: BaseException) -> tuple[str, int]:
+    """One line for the user and the exit status; a defect of ours is raised, because its traceback helps to find it."""
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return "stopped", 130
+    if isinstance(error, SystemExit):
+        if isinstance(error.__context__, BrokenPipeError):  # the reader, such as `head`, has seen enough
+            return "", 1
+        return f"error: foreign code has ended the program with sys.exit({str(error.code)[:60]})", 1
+    if is_output_error(error):
+        return f"error: cannot write the output: {error.strerror}", 1  # type: ignore[attr-defined]
     if isinstance(error, UserError):
-        return one_line(str(error))
+        return f"error: {one_line(str(error))}", 2
     if isinstance(error, OSError) and error.filename is not None:
-        return f"cannot use {one_line(str(error.filename))[:200]}: {error.strerror}"
+        return f"error: cannot use {one_line(str(error.filename))[:200]}: {error.strerror}", 2
     if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
-        return "this does not fit into memory; lower batch_size, img_size, workers or jobs, or choose cache=off"
+        return "error: out of memory; lower batch_size, img_size, workers or jobs, or choose cache=off", 2
     if hasattr(error, "format_message"):  # of the parser: an option or argument that is unknown, missing or wrong
-        words = [word for word in sys.argv[1:2] if word in {info.name for info in app.registered_commands}]
-        said = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", one_line(error.format_message()))
-        return f"{said.rstrip('.')}; see {command(*words, '--help')}"
-    return None
+        words = [word for word in sys.argv[1:2] if word in _COMMANDS]
+        text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", one_line(error.format_message()))
+        return f"error: {text.rstrip('.')}; see {command(*words, '--help')}", 2
+    raise error

@@ -1,4 +1,4 @@
-"""The arguments that `run` and `compare` share, and the table of a dry run."""
+"""Arguments that several commands share, and the table of a dry run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
     from pilot_tal.config.settings import StudyConfig
 
-Method = Annotated[str, typer.Argument(help="A method, such as l2p or mos; `pilot-tal list` names all.")]
+Method = Annotated[
+    str, typer.Argument(metavar="METHOD", help="A method, such as l2p or mos; `pilot-tal list` names all.")
+]
 Dataset = Annotated[
-    str, typer.Argument(help="A dataset, such as cub_lt, demo_lt (no download needed) or folder_lt (your own images).")
+    str,
+    typer.Argument(
+        metavar="DATASET", help="A dataset, such as cub_lt, demo_lt (no download) or folder_lt (your own images)."
+    ),
 ]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045, typer reads this form on every Python
@@ -28,6 +33,24 @@ Settings = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the runs and their estimated time, and stop.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Smoke test: a few steps of everything.")]
+DataRoot = Annotated[
+    str, typer.Option(envvar="PILOT_TAL_DATA", help="The folder of the images, or a parent of it.", metavar="FOLDER")
+]
+AfterTask = Annotated[int | None, typer.Option(help="Use the model after so many tasks.", show_default="all", min=1)]
+Weights = Annotated[
+    str | None, typer.Option(help="File of the ViT's weights.", show_default="as in the run", metavar="FILE")
+]
+Plugins = Annotated[
+    str, typer.Option(help="Modules or files that register methods, losses or datasets.", show_default=False)
+]
+
+
+def use_plugins(text: str) -> None:
+    """Loads installed plugins and those of `--plugins`."""
+    from pilot_tal.config.parse import split_values
+    from pilot_tal.config.plugins import load_plugins
+
+    load_plugins(tuple(split_values(text)))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -25,17 +25,9 @@ from data_lt.prepare import (
     make_recipe,
     notes_on,
 )
+from pilot_tal.cli.arguments import DataRoot, Plugins, print_table, use_plugins
 from pilot_tal.cli.output import echo
-from pilot_tal.config.parse import split_values
-from pilot_tal.config.plugins import load_plugins
 from pilot_tal.schema import settings_of
-
-
-class _Built(NamedTuple):
-    name: str
-    title: str
-    manifest: Manifest
-    state: str
 
 
 def _with_dataset_options(function: Callable) -> Callable:
@@ -67,19 +59,17 @@ def _parsed(given: dict[str, Any]) -> DataOptions:
 @_with_dataset_options
 def build(
     datasets: Annotated[
-        list[str] | None, typer.Argument(help=f"One or more of {', '.join(CARDS)}.", show_default=False)
+        list[str] | None, typer.Argument(metavar="DATASETS", help=f"One or more of {', '.join(CARDS)}.")
     ] = None,
-    data_root: Annotated[
-        str, typer.Option(envvar="PILOT_TAL_DATA", help="The folder of the images, or a parent of it.")
-    ] = "data",
-    out: Annotated[str, typer.Option("--out", "-o", help="Where the manifest and the plots go.")] = "runs/build",
+    data_root: DataRoot = "data",
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the manifests and plots.")] = "runs/build",
     download: Annotated[bool, typer.Option("--download", help="Fetch the official archive first.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Open every image, to find broken ones.")] = False,
     shipped: Annotated[bool, typer.Option("--shipped", help="Show the shipped manifests; needs no images.")] = False,
     check: Annotated[
         str | None, typer.Option(help="Check a manifest that was written or edited by hand, and accept it.")
     ] = None,
-    plugins: Annotated[str, typer.Option(help="Modules or files that register further datasets.")] = "",
+    plugins: Plugins = "",
     **options: Any,
 ) -> None:
     """Build long-tailed training sets from your images, with a table, plots and a manifest.
@@ -87,15 +77,13 @@ def build(
     Without options that change the split, the result must equal the manifest that ships with the project, and
     the command reports whether it does.
 
-    Examples:
+    Example: pilot-tal build cub_lt --download
 
-      pilot-tal build cub_lt --download
+    Example: pilot-tal build cub_lt imagenetr_lt food101_lt --shipped
 
-      pilot-tal build cub_lt imagenetr_lt food101_lt --shipped
-
-      pilot-tal build folder_lt --data-root my/images --n-max 200 --rho 50 --test-per-class 25
+    Example: pilot-tal build folder_lt --data-root my/images --n-max 200 --rho 50 --test-per-class 25
     """
-    load_plugins(tuple(split_values(plugins)))
+    use_plugins(plugins)
     if check is not None:
         manifest = seal(check)
         echo(f"{check}: {sum(manifest.counts):,} training images; checksum {manifest.checksum[:12]}")
@@ -109,10 +97,10 @@ def build(
         make_recipe(card, chosen)
         if shipped and not is_shipped(card, chosen):
             raise UserError(f"--shipped shows the shipped manifest of {card.name}; there is none with these options")
-    results: list[_Built] = []
+    results: list[tuple[str, str, Manifest, str]] = []  # name, title, manifest and state of each
     for card in cards:
         if shipped:
-            results.append(_Built(card.name, card.title, read_manifest(card.name), "shipped"))
+            results.append((card.name, card.title, read_manifest(card.name), "shipped"))
             continue
         if download:
             _download(card, root, chosen.folder)
@@ -121,9 +109,15 @@ def build(
         if verify:
             _verify(manifest, pool)
         state = _state(manifest, pool) if is_shipped(card, chosen) else "as asked"
-        results.append(_Built(*dataset_name(card, pool, chosen), manifest, state))
+        results.append((*dataset_name(card, pool, chosen), manifest, state))
     _show(results)
-    _write(results, target, with_manifests=not shipped)
+    with staged_folder(target) as folder:
+        for name, _, manifest, _ in () if shipped else results:
+            manifest.write(folder / f"{name}.txt")
+        stem = results[0][0] if len(results) == 1 else "distributions"
+        draw_distributions({title: manifest for _, title, manifest, _ in results}, folder / stem)
+        written = sorted(path.name for path in folder.iterdir())
+    echo("wrote " + ", ".join(str(target / name) for name in written))
 
 
 def _manifest(card: DatasetCard, pool: Pool, options: DataOptions, root: Path, target: Path) -> Manifest:
@@ -169,13 +163,13 @@ def _verify(manifest: Manifest, pool: Pool) -> None:
     echo(f"{manifest.name}: all {count:,} images can be read")
     if turned:
         echo(
-            f"{manifest.name}: {turned:,} of them carry a camera's note to be turned (EXIF orientation). Runs take "
-            "them as they are stored, as LAMDA-PILOT does; turn the files themselves if they are to stand upright."
+            f"{manifest.name}: {turned:,} of them have an EXIF orientation, which runs ignore, as LAMDA-PILOT does; "
+            "rotate the files themselves if needed"
         )
 
 
 def _state(manifest: Manifest, pool: Pool) -> str:
-    """Says whether a rebuilt manifest equals the shipped one, and if not, where the images differ."""
+    """Whether a rebuilt manifest equals the shipped one; if not, prints where the images differ."""
     official = read_manifest(manifest.name)
     if official.text() == manifest.text():
         return "identical"
@@ -183,15 +177,13 @@ def _state(manifest: Manifest, pool: Pool) -> str:
     other = [f"{k} ({sizes[k]} images, officially {wanted[k]})" for k in wanted if sizes[k] != wanted[k]]
     where = f"these classes have other files: {shortened(other)}" if other else "file names differ"
     echo(
-        f"{manifest.name}: NOT identical to the shipped manifest, since the images below "
-        f"{pool.root} are not the official ones; {where}. "
-        "All images of the shipped manifest are there, and a run uses that one."
+        f"{manifest.name}: NOT identical to the shipped manifest, since the images below {pool.root} are not "
+        f"the official ones; {where}. All images of the shipped manifest are there, and runs use that one."
     )
     return "differs"
 
 
-def _show(results: list[_Built]) -> None:
-    from rich.console import Console
+def _show(results: list[tuple[str, str, Manifest, str]]) -> None:
     from rich.table import Table
 
     table = Table(title="Long-tailed training sets")
@@ -205,18 +197,5 @@ def _show(results: list[_Built]) -> None:
         sizes = (header["classes"], f"{header['train']:,}", most, least, f"{most / least:.4g}", *shares)
         law, checksum = f"{recipe.law}, seed {recipe.seed}", f"{manifest.checksum[:12]} {state}"
         table.add_row(*map(str, (name, *sizes, f"{header['test']:,}", law, checksum)))
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(table)
+    print_table(table)
     echo("head, tail: share of the training images in the larger and the smaller half of the classes")
-
-
-def _write(results: list[_Built], target: Path, with_manifests: bool) -> None:
-    """Manifests and pictures, all or none."""
-    stem = results[0].name if len(results) == 1 else "distributions"
-    with staged_folder(target) as folder:
-        if with_manifests:
-            for built in results:
-                built.manifest.write(folder / f"{built.name}.txt")
-        draw_distributions({built.title: built.manifest for built in results}, folder / stem)
-        written = sorted(path.name for path in folder.iterdir())
-    echo("wrote " + ", ".join(str(target / name) for name in written))

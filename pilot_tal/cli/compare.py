@@ -33,13 +33,11 @@ def compare(
     commands: Commands = False,
     slurm: Slurm = False,
 ) -> None:
-    """Train METHOD on DATASET with each loss on each seed and report.
+    """Train METHOD on DATASET with each loss on each seed, and write a report.
 
-    By default with ce, tal and tal_auto on seeds 1993 to 1995, and beside them the training-free methods simplecil and
-    plda (losses=, seeds=, references=none).
-    Methods, datasets and any setting accept a comma-separated list. The runs use all cores or GPUs of this machine
-    (jobs=, gpus=), or SLURM. Interrupted runs resume after their last finished task; finished ones are not trained
-    again.
+    Defaults: losses=ce,tal,tal_auto, seeds=1993,1994,1995, and references=simplecil,plda, which train nothing. Methods,
+    datasets and any setting accept a comma-separated list. The runs use all cores or GPUs (jobs=, gpus=), or SLURM.
+    Interrupted runs resume after their last finished task; finished ones are not trained again.
 
     Example: pilot-tal compare l2p demo_lt
 
@@ -50,6 +48,7 @@ def compare(
     from pilot_tal.cli.arguments import show_runs, stoppable
     from pilot_tal.config.grid import study_config
     from pilot_tal.engine.jobs import for_other_launcher, run_arguments
+    from pilot_tal.results import print_summary
 
     given = settings or []
     for_slurm = [item.removeprefix(SLURM) for item in given if item.startswith(SLURM)]
@@ -69,13 +68,14 @@ def compare(
         return
     with stoppable():
         outcome = api.launch(study)
-    failed = {job.path for job in outcome.failed}
-    _write_report(
-        [path for path in outcome.paths if path not in failed],
-        _report_folder(method, dataset, outcome.paths),
-        study.baseline,
-    )
-    _name_failures(outcome)
+    if done := [job.path for job in outcome.jobs if not job.failure]:
+        found = api.study_of(done, study.baseline)
+        page = found.report(_report_folder(method, dataset, outcome.paths))
+        print_summary(found)
+        echo(f"report: {page}")
+    if outcome.failed:
+        _name_failures(outcome)
+        raise typer.Exit(1)
 
 
 SLURM = "slurm."
@@ -95,19 +95,16 @@ def mark_slurm(arguments: list[str]) -> list[str]:
 
 
 def _name_failures(outcome: "Outcome") -> None:
-    """Lists the failed runs with the command that repeats each, and exits with status 1."""
+    """Lists the failed runs with the command that repeats each."""
     from data_lt.errors import command
     from pilot_tal.engine.jobs import run_arguments
     from pilot_tal.record.run_dir import LOG
 
     study = outcome.study
-    if not outcome.failed:
-        return
     echo(f"{len(outcome.failed)} of {len(study.runs)} runs failed:", err=True)
     for job in outcome.failed:
         again = command(*run_arguments(job.config, study.hardware, study.plugins))
         echo(f"  {job.label}: {job.failure}\n    log: {job.path / LOG}\n    again: {again}", err=True)
-    raise typer.Exit(1)
 
 
 def _report_folder(method: str, dataset: str, paths: Sequence[Path]) -> Path:
@@ -115,15 +112,3 @@ def _report_folder(method: str, dataset: str, paths: Sequence[Path]) -> Path:
 
     names = f"{dataset}-{method}".replace(",", "+")[:80]
     return paths[0].parent / "report" / f"{names}-{short_hash([path.name for path in paths])}"
-
-
-def _write_report(paths: list[Path], folder: Path, baseline: str) -> None:
-    from pilot_tal import api
-    from pilot_tal.results import build_report, print_summary
-
-    if not paths:
-        return
-    study = api.study_of(paths, baseline)
-    page = build_report(study, folder)
-    print_summary(study)
-    echo(f"report: {page}")

@@ -1,16 +1,17 @@
 """`pilot-tal export`: a run's model as a folder that can be handed on."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pilot_tal.cli.arguments import AfterTask, Plugins, Weights, use_plugins
 from pilot_tal.cli.output import echo
-from pilot_tal.cli.predict import AfterTask, Plugins, Weights
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a model folder of learn.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder to write; not needed with --push.")
     ] = None,
@@ -19,28 +20,20 @@ def export(
     ] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the classifier as one ONNX graph.")] = False,
     push: Annotated[
-        str | None,
-        typer.Option(metavar="USER/NAME", help="Upload the folder to this repository of the hub."),
+        str | None, typer.Option(metavar="USER/NAME", help="Upload to this repository of the Hugging Face hub.")
     ] = None,
-    public: Annotated[
-        bool, typer.Option("--public", help="Make a repository that --push creates public, not private.")
-    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make a new repository of --push public.")] = False,
     after_task: AfterTask = None,
     weights: Weights = None,
     plugins: Plugins = "",
 ) -> None:
     """Write the model of RUN as a folder: tensors, description (JSON) and model card.
 
-    With --push it is also uploaded, private unless --public is given; the token is that of `hf auth login`.
+    With --push it is also uploaded, private unless --public is given, with the token of `hf auth login`.
 
     Example: pilot-tal export runs/photos-l2p-tal-s1993-1a2b3c4d -o model --with-backbone
     """
-    import contextlib
-    import tempfile
-
     from data_lt.errors import UserError, command
-    from pilot_tal.config.parse import split_values
-    from pilot_tal.config.plugins import load_plugins
     from pilot_tal.model.card import weights_note
     from pilot_tal.model.export import export_model
     from pilot_tal.model.hub import push_export
@@ -48,10 +41,9 @@ def export(
 
     if output is None and push is None:
         raise UserError("give the folder to write with --output, or a repository with --push")
-    load_plugins(tuple(split_values(plugins)))
-    scratch = tempfile.TemporaryDirectory() if output is None else contextlib.nullcontext("")
-    with scratch as place:
-        target = output or Path(place) / "model"
+    use_plugins(plugins)
+    with tempfile.TemporaryDirectory() as scratch:
+        target = output or Path(scratch) / "model"
         folder = export_model(
             run, target, after_task=after_task, with_backbone=with_backbone, onnx=onnx, weights=weights
         )
@@ -59,5 +51,4 @@ def export(
         note = weights_note(read_about(folder))
         shown: str | Path = folder if push is None else push_export(folder, push, private=not public)
     use = command("predict", shown, "PHOTO", *(["--plugins", plugins] if plugins else []))
-    echo(f"model: {shown} ({size / 1e6:.1f} MB); use it with: {use}")
-    echo(note)
+    echo(f"model: {shown} ({size / 1e6:.1f} MB); use it with: {use}\n{note}")

@@ -1,17 +1,14 @@
 """`pilot-tal learn`: teaches a model new classes."""
 
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from pilot_tal.cli.output import echo
 
-if TYPE_CHECKING:
-    from pilot_tal.model.sessions import Session
-
 
 def learn(
-    folder: Annotated[str, typer.Argument(help="The model folder; the first session creates it.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="The model folder; the first session creates it.")],
     photos: Annotated[
         str | None,
         typer.Argument(metavar="PHOTOS", help="A folder with one folder of images per class, or train/ and test/."),
@@ -20,19 +17,19 @@ def learn(
         Optional[list[str]],  # noqa: UP045, typer reads this form on every Python
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings of a new model, e.g. backbone=vit_small_patch16_224.augreg_in21k weights=vit.safetensors "
-            "epochs=5 loss=tal max_tasks=50, and of the hardware at any time, e.g. device=cuda.",
+            help="Settings of a new model, e.g. backbone=deit_tiny_patch16_224 weights=vit.safetensors epochs=5 "
+            "loss=tal max_tasks=50, and of the hardware at any time, e.g. device=cuda.",
         ),
     ] = None,
     method: Annotated[
         str | None, typer.Option(help="Method of a new model; `pilot-tal list` names all.", show_default="plda")
     ] = None,
     hold_out: Annotated[
-        float, typer.Option(help="Share of each class held out for the report, where there is no test/.", min=0)
+        float, typer.Option(help="Share of each class held out for the report, where there is no test/.")
     ] = 0.2,
     forget: Annotated[
         str | None,
-        typer.Option(metavar="CLASS", help="Remove a class, instead of learning; closed-form methods only."),
+        typer.Option(metavar="CLASS", help="Remove a class instead of learning; closed-form methods only."),
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Also train on images that were trained on in an earlier session.")
@@ -44,7 +41,7 @@ def learn(
 
     Example: pilot-tal learn birds photos/monday
     """
-    from data_lt.errors import UserError
+    from data_lt.errors import UserError, command
     from pilot_tal.display import make_display
     from pilot_tal.model.learn import forget as remove
     from pilot_tal.model.learn import learn as teach
@@ -67,15 +64,9 @@ def learn(
         again=again,
         display=make_display(),
     )
-    echo(_summary(folder, session))
-
-
-def _summary(folder: str, session: "Session") -> str:
-    from data_lt.errors import command
-
     trained, held_out = sum(session.train.values()), sum(session.held_out.values())
     left_out = f", {session.repeated} repeated left out" if session.repeated else ""
-    return (
+    echo(
         f"session {session.number + 1}: classes {len(session.train)}, training images {trained}, held out {held_out}"
         f"{left_out}; {session.seconds:.1f} s\nuse it with: {command('predict', folder, 'PHOTO')}"
     )

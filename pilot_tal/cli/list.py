@@ -1,27 +1,30 @@
 """`pilot-tal list`: what there is to choose from."""
 
+from typing import Annotated
+
 import typer
 
+from pilot_tal.cli.arguments import Plugins, use_plugins
 from pilot_tal.cli.output import echo
 
 
 def list_names(
-    method: str = typer.Argument(None, help="A method, to list every key=value setting with its default."),
-    dataset: str = typer.Option("cub_lt", help="Dataset whose defaults are shown."),
-    plugins: str = typer.Option("", help="Modules or files that register further names."),
+    method: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="A method, to list its settings with their defaults.")
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="Dataset whose defaults are shown.")] = "cub_lt",
+    plugins: Plugins = "",
 ) -> None:
-    """List methods, datasets and losses; with METHOD, all settings with their ranges and the defaults of compare.
+    """List methods, datasets and losses; with METHOD, every setting with its range and default.
 
     Example: pilot-tal list l2p --dataset demo_lt
     """
     from data_lt import CARDS
     from data_lt.errors import command
-    from pilot_tal.config.parse import split_values
-    from pilot_tal.config.plugins import load_plugins
     from pilot_tal.learners import LEARNERS
     from pilot_tal.losses import LOSSES
 
-    load_plugins(tuple(split_values(plugins)))
+    use_plugins(plugins)
     if method is not None:
         _list_settings(method, dataset)
         return

@@ -9,7 +9,7 @@ from pilot_tal.cli.output import echo
 # Texts, not paths: an empty one would become the working directory.
 Runs = Annotated[
     list[str],
-    typer.Argument(help="Run directories, or folders that hold some, such as `runs`.", show_default=False),
+    typer.Argument(metavar="RUNS", help="Run directories, or folders that hold some, such as `runs`."),
 ]
 Output = Annotated[
     str | None,
@@ -28,7 +28,7 @@ Features = Annotated[
 ]
 Watch = Annotated[
     bool,
-    typer.Option("--watch", help="Write the report again as the runs go on, until all are done or Ctrl-C."),
+    typer.Option("--watch", help="Update the report as the runs go on, until all are done or Ctrl-C."),
 ]
 
 

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
     from pilot_tal.record.states import RunState
 
-Folder = Annotated[str, typer.Argument(help="A folder of runs, such as `runs`.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Update every few seconds until all runs have ended.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
 SECONDS_BETWEEN_LOOKS = 5.0
 COLOURS = {"done": "green", "running": "cyan", "failed": "red", "stopped": "yellow"}
 
 
-def status(folder: Folder = "runs", watch: Watch = False, as_json: Json = False) -> None:
+def status(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder of runs, or one run.")] = "runs",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh every few seconds until all runs have ended.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
     """Show every run of FOLDER: done, running (where, task, time left), queued, failed (why), stopped.
 
     Works for every launcher at any time: it reads the run directories and SLURM's queue.
@@ -74,4 +76,4 @@ def _total(states: "list[RunState]") -> str:
     from pilot_tal.record.states import totals
 
     counts = ", ".join(f"{count} {state}" for state, count in totals(states).items())
-    return f"{len(states)} runs: {counts}"
+    return f"{len(states)} run{'s' * (len(states) != 1)}: {counts}"

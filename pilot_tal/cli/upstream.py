@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pilot_tal.cli.arguments import DataRoot, Plugins
 from pilot_tal.cli.output import echo
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,9 +16,10 @@ DRIVER = ROOT / "pilot_tal" / "upstream" / "__main__.py"
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Settings as key=value: any key of the config, or a number that the learner's file sets at its top "
-        "(init_cls=20 increment=20 tuned_epoch=20); tal.lam=0.99 for the loss, data.classes=present for the "
-        "dataset, vit.depth=6 for a test with another ViT.",
+        metavar="KEY=VALUE",
+        help="Any key of the config, or a number that the learner's file sets at its top (init_cls=20 increment=20 "
+        "tuned_epoch=20); tal.lam=0.99 for the loss, data.classes=present for the dataset, vit.depth=6 for a test "
+        "with another ViT.",
         show_default=False,
     ),
 ]
@@ -34,7 +36,6 @@ Dataset = Annotated[
     str | None,
     typer.Option(help="One of our long-tailed sets.", show_default="the config's own dataset"),
 ]
-DataRoot = Annotated[str, typer.Option(envvar="PILOT_TAL_DATA", help="Where the images of our sets are.")]
 Seed = Annotated[
     list[int] | None, typer.Option(help="Seed; give it again for more.", show_default="the config's seeds")
 ]
@@ -57,7 +58,6 @@ Weights = Annotated[
 Classifier = Annotated[
     str, typer.Option(help="Whose predictions are recorded: cnn, or nme (nearest class mean) in PyCIL.")
 ]
-Plugins = Annotated[str, typer.Option(help="Modules or files that register losses or datasets.", show_default=False)]
 Python = Annotated[
     Path,
     typer.Option(help="Interpreter of the checkout's environment.", show_default="that of scripts/setup_upstream.sh"),
@@ -82,8 +82,8 @@ def upstream(
 ) -> None:
     """Run a learner of an unmodified LAMDA-PILOT or PyCIL checkout with one of our losses.
 
-    The checkout's own trainer runs in its own environment; its classification cross-entropy is swapped while it
-    runs, and the run directory is that of our engine, so that `pilot-tal report` shows both side by side.
+    The checkout's own trainer runs in its own environment, with its classification cross-entropy replaced in memory.
+    Run directories have the same format as ours, so that `pilot-tal report` shows both side by side.
 
     Example: pilot-tal upstream --repo LAMDA-PILOT --config exps/l2p.json --dataset cub_lt --loss ce --loss tal
     """

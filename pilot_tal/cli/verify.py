@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Recordings (.npz): a ViT, batches, the start, and the state after each task."),
+    typer.Argument(
+        metavar="FILES", help="Recordings (.npz): a ViT, batches, the start, and the state after each task."
+    ),
 ]
-
-
 HEADER = f"{'file':<28} {'method':<12} {'mode':<6} {'loss':<4} task  losses    states    scores    choices"
 
 

@@ -67,7 +67,7 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
     output, total = Path(study.hardware.output), len(jobs.all)
     todo = [job for job in jobs.all if not _is_done(job)]
     if len(todo) < total:
-        display.say(f"{total - len(todo)} of {total} runs are done already")
+        display.say(f"{total - len(todo)} of {total} runs are done already", routine=True)
     if not todo:  # finished runs are returned from a disk that cannot be written, too
         return Outcome(study, jobs.all)
     check_output(output)

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pilot_tal.engine.callbacks import Callback, StepInfo
+from pilot_tal.engine.callbacks import Callback, StepInfo, TaskResult
 from pilot_tal.record.writer import RunWriter
 from pilot_tal.stream.task import TaskInfo
 
@@ -51,8 +51,8 @@ class Display:
     def update(self, name: str, status: Status | None) -> None:
         """Shows the status of a run; None when it has ended."""
 
-    def say(self, line: str) -> None:
-        """Prints a line."""
+    def say(self, line: str, routine: bool = False) -> None:
+        """Prints a line; `routine` ones repeat what a display that changes shows."""
 
 
 class Progress(Callback):
@@ -92,10 +92,19 @@ class Progress(Callback):
         if not self.display.live and now - self.last_line >= SECONDS_BETWEEN_LINES:
             run.message(f"{status}, {self.images / max(self.busy, 1e-9):.0f} images/s")
 
+    def on_task_end(self, run: "Trainer", task: TaskInfo, result: TaskResult) -> None:
+        """Reports the accuracy after a task."""
+        accuracy = result.metrics["accuracy_after_task"][-1]
+        done = f"task {task.index + 1}/{task.num_tasks} done, {task.stop} classes seen"
+        self._say(f"{done}, accuracy {100 * accuracy:.2f} %", routine=True)
+
     def on_message(self, run: "Trainer", text: str) -> None:
         """Prints a line and appends it to the run's log."""
+        self._say(text)
+
+    def _say(self, text: str, routine: bool = False) -> None:
         self.last_line = time.monotonic()
-        self.display.say(f"{self.label}: {text}")
+        self.display.say(f"{self.label}: {text}", routine)
         self.writer.append_log(text)
 
     def show(self, status: Status) -> None:

@@ -273,7 +273,6 @@ class Trainer:
         if picks and isinstance(learner, PoolLearner):
             prompts = _prompt_usage(learner.config.size, picks, true, self.tasks[: task.index + 1])
         writer.write_task(task.index, images, true, pred, **logs, prompts=prompts)
-        self.message(f"{place} done, {task.stop} classes seen, accuracy {100 * np.mean(true == pred):.2f} %")
         return (true, pred), logs
 
     def checkpoint(self, learner: Learner, task: TaskInfo) -> Checkpoint:

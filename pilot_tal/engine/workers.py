@@ -136,7 +136,7 @@ class Workers:
                     worker.status = content
                     self.display.update(job.label, content)
                 elif kind == "line":
-                    self.display.say(content)
+                    self.display.say(*content)
                 else:
                     worker.outcome = kind, content
         if ended:
@@ -172,7 +172,8 @@ class Workers:
         job.images  # noqa: B018, still needed for the time left
         job.failure, job.trainer = failure, None  # frees its images
         self.ended.append(job)
-        self.display.say(f"{job.label}: {f'failed, {failure}' if failure else 'done'} ({self._total()})")
+        how = f"failed, {failure}" if failure else "done"
+        self.display.say(f"{job.label}: {how} ({self._total()})", routine=not failure)
 
     def _total(self) -> str:
         failed = sum(bool(job.failure) for job in self.ended)
@@ -211,8 +212,8 @@ class _Pipe(Display):
     def update(self, name: str, status: Status | None) -> None:
         self.messages.send(("status", status))
 
-    def say(self, line: str) -> None:
-        self.messages.send(("line", line))
+    def say(self, line: str, routine: bool = False) -> None:
+        self.messages.send(("line", (line, routine)))
 
 
 def _work(

@@ -31,6 +31,14 @@ def model_card(about: AboutModel, notes: Sequence[str] = ()) -> str:
     headlines = {"a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head", "worst_class": "Worst class"}
     dataset, name = one_line(record.data.title), one_line(record.data.name)
     loss = "" if record.loss.name == NO_LOSS else f" with {record.loss.title}"
+    source = {"Licence": "not stated; ask the author of this model about the images."}
+    if record.data.name in CARDS:
+        facts = CARDS[record.data.name]
+        source = {"Source": facts.source, "Licence": facts.licence, "Citation": facts.citation}
+    unfinished = about.tasks_done < record.num_tasks
+    limits = [*record.notes, *notes]
+    if unfinished:
+        limits.append(f"This is the model after {about.tasks_done} of {record.num_tasks} tasks.")
     data = ModelCardData(
         model_name=record.name,
         library_name="pilot-tal",
@@ -54,14 +62,14 @@ def model_card(about: AboutModel, notes: Sequence[str] = ()) -> str:
         metrics=metrics,
         counts=record.stream.train_counts,
         title=f"{record.method.title}{loss} on {dataset}",
-        unfinished=about.tasks_done < record.num_tasks,
+        unfinished=unfinished,
         install=INSTALL,
         plugin=not LEARNERS[record.method.name].__module__.startswith("pilot_tal."),
         weights=weights_note(about),
         graph=GRAPH if GRAPH in about.files else "",
-        source=_source(record.data.name),
+        source={key: text for key, text in source.items() if text},
         scalars=[(metrics[key], *DEFINITIONS[key]) for key in _METRICS if metrics.get(key) is not None],
-        limits=[*record.notes, *notes, *_limits(about)],
+        limits=[*limits, "It always returns one of its classes, also for images that show none of them."],
         md=_escaped,
         code=_code,
         percent=lambda value: "–" if value is None else f"{100 * value:.2f}",
@@ -80,20 +88,6 @@ def weights_note(about: AboutModel) -> str:
     if "@" not in backbone.weights or backbone.name == "demo_vit":
         return "The ViT comes with pilot-tal."
     return f"predict needs the ViT's weights: give the file {backbone.weights.partition('@')[0]} with --weights FILE."
-
-
-def _source(name: str) -> dict[str, str]:
-    if name not in CARDS:
-        return {"Licence": "not stated; ask the author of this model about the images."}
-    card = CARDS[name]
-    facts = {"Source": card.source, "Licence": card.licence, "Citation": card.citation}
-    return {key: text for key, text in facts.items() if text}
-
-
-def _limits(about: AboutModel) -> list[str]:
-    done, tasks = about.tasks_done, about.record.num_tasks
-    unfinished = [f"This is the model after {done} of {tasks} tasks."] if done < tasks else []
-    return [*unfinished, "It always returns one of its classes, also for images that show none of them."]
 
 
 def _escaped(text: object) -> str:

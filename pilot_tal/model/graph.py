@@ -6,7 +6,6 @@ import io
 import json
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +45,8 @@ def write_graph(model: Model, file: Path) -> None:
     Raises:
         UserError: the learner's prediction is no fixed graph, or the graph gives other scores.
     """
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
     classifier = Classifier(model).eval()
     generator = torch.Generator().manual_seed(0)
     # As many images as no other axis is long, so that none is taken for the batch.
@@ -64,20 +65,13 @@ def write_graph(model: Model, file: Path) -> None:
                 verbose=False,
             )
             assert program is not None
-            _clear_traces(program.model)
+            ClearMetadataAndDocStringPass()(program.model)  # drops paths of this machine
             program.model.metadata_props["classes"] = json.dumps(model.classes, ensure_ascii=False)
             program.save(file, external_data=False)
     except Exception as error:  # the exporter has many of its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{model.record.method.title} cannot be written as an ONNX graph: {reason[:200]}") from error
     _compare(classifier, file, x)
-
-
-def _clear_traces(graph: Any) -> None:
-    """Removes the lines of code that the exporter notes at every node, with the paths of this machine."""
-    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
-
-    ClearMetadataAndDocStringPass()(graph)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data_lt.errors import UserError, one_line
+from data_lt.errors import UserError, one_line, sentence
 from pilot_tal.model.load import ABOUT, CARD, GRAPH, LEARNER, VIT
 
 SCHEME = "hf://"
@@ -70,24 +70,16 @@ def _reported(problem: str) -> Iterator[None]:
 
     try:
         yield
-    except (errors.LocalTokenNotFoundError, errors.GatedRepoError) as error:
-        raise UserError(f"{problem}: {_NO_TOKEN}") from error
     except errors.RevisionNotFoundError as error:
         raise UserError(f"{problem}: there is no such revision") from error
-    except errors.LocalEntryNotFoundError as error:
-        raise UserError(f"{problem}: it is not in the cache, and the hub cannot be reached; {_NETWORK}") from error
-    except errors.HfHubHTTPError as error:
-        status = getattr(error.response, "status_code", None)
-        if status in (401, 403) or isinstance(error, errors.RepositoryNotFoundError):
-            raise UserError(f"{problem}: it does not exist, or {_NO_TOKEN}") from error
-        raise UserError(f"{problem}: the hub answered {status}; try again later") from error
-    except Exception as error:  # no network: each version has its own error for it
-        if not isinstance(error, (OSError, ValueError, RuntimeError)) and not type(error).__module__.startswith("http"):
-            raise
-        reason = one_line((str(error).strip().splitlines() or [type(error).__name__])[0])[:160]
-        raise UserError(f"{problem}: {reason}; {_NETWORK}") from error
-
-
-_NO_TOKEN = "your token gives no access to it; log in with `hf auth login`, or set HF_TOKEN"
-
-_NETWORK = "is there a network connection?"
+    except Exception as error:  # each version has its own errors for a missing network
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, (errors.LocalTokenNotFoundError, errors.RepositoryNotFoundError)) or status in (401, 403):
+            reason = (
+                "it does not exist, or your token gives no access to it; log in with `hf auth login`, or set HF_TOKEN"
+            )
+        elif status is not None:
+            reason = f"the hub answered {status}; try again later"
+        else:
+            reason = f"{sentence(error)[:160]}; is there a network connection?"
+        raise UserError(f"{problem}: {reason}") from error

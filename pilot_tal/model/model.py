@@ -15,6 +15,7 @@ from torch import Tensor
 
 from data_lt.errors import UserError
 from data_lt.pictures import to_rgb
+from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.loop import autocast, tensor_cores
 from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.model.images import read_image
@@ -59,7 +60,7 @@ class Model:
             this model's, which scores each image alone; else None.
     """
 
-    _creation: tuple[str, list[str]] | None = None  # method and settings, until the first session
+    _method: str | None = None  # until the first session
     _scratch: tempfile.TemporaryDirectory | None = None  # where a model lives that was not saved
 
     def __init__(
@@ -76,7 +77,7 @@ class Model:
         self.classes: tuple[str, ...] = record.stream.class_names[: learner.seen]
         self.learner, self.transform, self.statistics, self.device = learner, transform, statistics, device
         self.note = _SCORED_ALONE.format(record.method.title) if learner.score_alone() else None
-        self._creation = None
+        self._settings = [f"device={device}"]
         precision = record.backbone.precision
         self._precision = precision if device.type == "cuda" or precision == "bf16" else "fp32"
 
@@ -97,10 +98,10 @@ class Model:
 
         model = cls.__new__(cls)
         model.classes, model.tasks_done, model.note = (), 0, None
+        model._method, model._settings = method, [f"{key}={as_typed(value)}" for key, value in settings.items()]
         model._scratch = tempfile.TemporaryDirectory(prefix="pilot-tal-")
         model.path = Path(model._scratch.name) / "model"
-        model._creation = (method, [f"{key}={as_typed(value)}" for key, value in settings.items()])
-        open_folder(model.path, *model._creation)
+        model.device = choose_device(open_folder(model.path, method, model._settings).hardware.device)
         return model
 
     def learn(
@@ -116,9 +117,8 @@ class Model:
         """
         from pilot_tal.model.learn import learn
 
-        method, settings = self._creation or (None, [f"device={self.device}"])
         how: dict[str, Any] = {"hold_out": hold_out, "again": again, "callbacks": callbacks}
-        session = learn(self.path, photos, method=method, settings=settings, **how)
+        session = learn(self.path, photos, method=self._method, settings=self._settings, **how)
         self._reload()
         return session
 
@@ -157,9 +157,9 @@ class Model:
         """
         from pilot_tal.model.export import export_model
         from pilot_tal.model.hub import push_export
-        from pilot_tal.model.load import is_export
+        from pilot_tal.model.load import ABOUT
 
-        if is_export(self.path):
+        if (self.path / ABOUT).is_file():
             return push_export(self.path, repo, private)
         with tempfile.TemporaryDirectory() as scratch:
             what: dict[str, Any] = {"after_task": self.tasks_done, "with_backbone": with_backbone}
@@ -176,12 +176,11 @@ class Model:
     def _reload(self) -> None:
         from pilot_tal.model.load import load_model
 
-        given = dict(item.split("=", 1) for item in self._creation[1]) if self._creation else {"device": self.device}
-        vars(self).update(vars(load_model(self.path, device=str(given.get("device", "auto")))))
+        vars(self).update(vars(load_model(self.path, device=str(self.device))))
 
     def __repr__(self) -> str:
         if not self.tasks_done:
-            return f"Model({self._creation[0] if self._creation else ''}, no classes yet)"
+            return f"Model({self._method}, no classes yet)"
         record = self.record
         loss = "" if record.loss.name == NO_LOSS else f", loss={record.loss.name}"
         tasks = f"{self.tasks_done} of {record.num_tasks}"

@@ -22,11 +22,21 @@ from data_lt.errors import UserError
 from data_lt.files import given_path, os_errors, staged_folder
 from pilot_tal.model.images import HELD_OUT, TRAIN, Photo
 from pilot_tal.record.lock import Lock, locked
-from pilot_tal.record.run_dir import FOLDERS, LOG, RECORD, RESULT, damaged, read_run_record, read_sealed, write_sealed
+from pilot_tal.record.run_dir import (
+    FOLDERS,
+    LOG,
+    RECORD,
+    RESULT,
+    SESSION,
+    damaged,
+    read_run_record,
+    read_sealed,
+    write_sealed,
+)
 from pilot_tal.version import __version__
 
 SESSIONS = "sessions.json"
-_STAGED, _READY = ".session", ".session-ready"
+_STAGED, _READY = SESSION, f"{SESSION}-ready"
 _HIDDEN = shutil.ignore_patterns(".*")  # locks, and sessions under way
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 RECORD, RESULT, LOG, ERROR = "run.json", "result.json", "log.txt", "error.txt"
 LATEST = "checkpoint/latest.json"  # of runs of earlier versions: names their last checkpoint
 Labels = tuple[np.ndarray, np.ndarray]  # true and predicted
+SESSION = ".session"  # begins the name of a folder in which `learn` works on a model
 _SEAL = "checksum"
 LOGS = ("steps", "states", "prompts")
 FOLDERS = ("predictions", *LOGS, "checkpoint")
@@ -192,7 +193,8 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         if (path / RECORD).is_file():
             found.add(path)
         else:  # os.walk ignores folders that vanish
-            found.update(Path(folder) for folder, *names in os.walk(path) if RECORD in chain(*names))
+            folders = (Path(folder) for folder, *names in os.walk(path) if RECORD in chain(*names))
+            found.update(folder for folder in folders if not folder.name.startswith(SESSION))
     if not found:
         raise UserError(f"no runs found in {', '.join(map(str, given))} (a run has a {RECORD})")
     return sorted(found)

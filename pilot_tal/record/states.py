@@ -17,7 +17,7 @@ from pathlib import Path
 from data_lt.errors import UserError
 from data_lt.files import is_name, read_bytes, read_json, write_json
 from pilot_tal.record.lock import has_locks, owner_of
-from pilot_tal.record.run_dir import ERROR, RECORD, is_finished, read_run_record, tasks_done
+from pilot_tal.record.run_dir import ERROR, RECORD, SESSION, is_finished, read_run_record, tasks_done
 from pilot_tal.record.run_record import short_hash
 
 PLANS = ".plans"
@@ -105,7 +105,10 @@ def run_states(folder: Path) -> list[RunState]:
         raise UserError(f"{str(folder)!r} is not a directory; give a folder of runs")
     jobs, bad = planned(folder)
     begun = {Path(path) for path, _, files in os.walk(folder) if {RECORD, ERROR} & {*files} or has_locks(Path(path))}
+    begun = {path for path in begun if not path.name.startswith(SESSION)}
     paths = {str(path.relative_to(folder)): path for path in begun} | {name: folder / name for name in jobs}
+    if "." in paths:  # the folder is itself a run
+        paths[folder.resolve().name] = paths.pop(".")
     if not paths and not bad:
         raise UserError(f"no runs found in {folder} (a run has a {RECORD})")
     queue = queued_jobs() if any(jobs.values()) else {}

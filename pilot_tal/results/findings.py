@@ -164,7 +164,8 @@ def _seeds(group: Group) -> Iterator[Finding]:
         elif base is not None and variant.seeds != base.seeds:
             values = {"variant": variant.label, "seeds": variant.seeds, "base": base.label, "base_seeds": base.seeds}
             yield Finding("different_seeds", "warning", values)
-    single = [variant.label for variant in group.finished_variants() if len(variant.seeds) == 1]
+    single = [v.label if v.trains else group.method_title for v in group.finished_variants()
+              if len(v.seeds) == 1 and not v.record.is_open]  # fmt: skip
     if single:
         yield Finding("one_seed", "warning", {"variants": single})
 

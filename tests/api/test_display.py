@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from pilot_tal.display import TerminalDisplay
+from pilot_tal.display import NotebookDisplay, TerminalDisplay
 from pilot_tal.engine.progress import Status
 
 LONG = Status("task 10/20 epoch 10/20", 2.345, 36_000.0)
@@ -17,3 +17,11 @@ def test_line_fits_80_columns_and_keeps_the_status():
     assert display._line("l2p demo_lt tal_auto seed 1993", str(Status("task 1/5 epoch 12/20", 2.3, 725.0))).startswith(
         "l2p demo_lt tal_auto seed 1993: task 1/5"
     )
+
+
+def test_a_notebook_prints_messages_but_not_routine_ones(capsys):
+    display = NotebookDisplay()
+    display.say("task 1/5 done", routine=True)
+    display.say("warning: a logger is done for")
+    printed = capsys.readouterr().err
+    assert "a logger is done for" in printed and "task 1/5" not in printed

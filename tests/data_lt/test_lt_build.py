@@ -229,7 +229,7 @@ def test_turned_photographs_are_counted(tmp_path):
     tags[0x0112] = 6
     Image.new("RGB", (8, 4)).save(root / "a/000.jpg", exif=tags)
     output = build("folder_lt", "--data-root", root, "--law", "natural", "--verify", "--out", tmp_path / "out")
-    assert "all 28 images can be read" in output and "1 of them carry a camera's note" in output
+    assert "all 28 images can be read" in output and "1 of them have an EXIF orientation" in output
 
 
 def test_progress_writes_nothing_about_a_short_job_where_there_is_no_terminal(capsys):

@@ -19,6 +19,7 @@ from pilot_tal.model.learn import learn
 from pilot_tal.model.load import read_stored
 from pilot_tal.model.session_trainer import ClosedFormSession, closed_forms
 from pilot_tal.record.lock import locked
+from pilot_tal.record.run_dir import find_runs
 from pilot_tal.schema import settings_of
 
 CLASSES = [f"class {label} é" for label in range(6)]
@@ -155,6 +156,9 @@ def test_failed_session_leaves_the_folder_as_it_was(birds, photos, tmp_path, mon
         patch.setattr(ClosedFormSession, "evaluate", killed)
         learn(birds, photos / "tuesday")
     assert {name: content for name, content in files_of(birds).items() if not name.startswith(".")} == before
+    (birds / ".session").mkdir()  # of a process that was killed: not a run of its own
+    shutil.copy(birds / "run.json", birds / ".session")
+    assert find_runs([birds.parent]) == [birds]
     learn(birds, photos / "tuesday")
     assert list(pt.load_model(birds).classes) == CLASSES
 
@@ -283,7 +287,9 @@ def test_command_line_learns_predicts_reports_and_exports(photos, tmp_path):
     assert command("predict", folder, str(photos / "plain"), "--top", "2")[0] == 0
     status, printed = command("status", str(tmp_path), "--json")
     assert [run["state"] for run in json.loads(printed)["runs"]] == ["done"]
-    assert command("report", folder, "-o", str(tmp_path / "report"))[0] == 0
+    assert [run["name"] for run in json.loads(command("status", folder, "--json")[1])["runs"]] == ["birds"]
+    status, printed = command("report", folder, "-o", str(tmp_path / "report"))
+    assert status == 0 and "One seed only" not in printed
     assert command("export", folder, "-o", str(tmp_path / "export"))[0] == 0
     assert list(pt.load_model(tmp_path / "export").classes) == CLASSES
     assert command("learn", folder, str(photos / "tuesday"), "--method", "lae")[0] == 2

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.cli import command
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from data_lt.files import checksum
 from pilot_tal import load_model
 from pilot_tal.model.model import Prediction
-from pilot_tal.model.results import Labelled, csv_text
+from pilot_tal.model.table import csv_text, prediction_table
 from pilot_tal.record.run_dir import read_sealed, write_sealed
 
 
@@ -59,7 +60,9 @@ def test_home_directory_is_expanded(run, tmp_path, monkeypatch):
 
 def test_csv_escapes_formulas():
     top = (("=cmd()", 0.6), ("@SUM(1)", 0.3), ("plain", 0.1))
-    (row,) = csv.DictReader(csv_text([Labelled(Path("-x.png"), Prediction(*top[0], top), "'a")]).splitlines())
+    model = SimpleNamespace(record=SimpleNamespace(stream=SimpleNamespace(class_names=["'a"])))
+    table = prediction_table(model, [Path("'a/-x.png")], [Prediction(*top[0], top)])
+    (row,) = csv.DictReader(csv_text(table.replace("'a/-x.png", "-x.png")).splitlines())
     assert [row[key] for key in ("image", "label", "true", "label_2", "label_3")] == [
         "'-x.png", "'=cmd()", "''a", "'@SUM(1)", "plain",
     ]  # fmt: skip
@@ -78,8 +81,9 @@ def test_csv_and_json_contain_the_predictions(run, workspace, tmp_path):
     for file, row, entry, result in zip(files, rows, content["images"], results, strict=True):
         assert (row["image"], row["label"], row["true"]) == (str(file), result.label, "")
         assert [row["label"], row["label_2"], row["label_3"]] == [name for name, _ in result.top]
-        assert [one["label"] for one in entry["top"]] == [name for name, _ in result.top]
-        assert [one["score"] for one in entry["top"]] == pytest.approx([score for _, score in result.top], abs=1e-5)
+        assert [entry[key] for key in ("label", "label_2", "label_3")] == [name for name, _ in result.top]
+        scores = [entry[key] for key in ("score", "score_2", "score_3")]
+        assert scores == pytest.approx([score for _, score in result.top], abs=1e-5)
         assert float(row["score"]) == pytest.approx(result.score, abs=1e-5) and entry["true"] is None
 
 
@@ -136,6 +140,7 @@ def test_bad_input_raises_user_error_and_writes_nothing(run, tmp_path):
         (run, tmp_path / "*.gif"): "as a pattern it matches no file",
         (run, tmp_path / "missing.png"): "does not exist",
         (tmp_path, image): "neither a run directory",
+        (tmp_path / "no_model", tmp_path / "missing.png"): "no_model does not exist",
         (run, image, "-o", tmp_path / "out.txt"): "--output must end in .csv or .json",
         (run, image, "--after-task", 9): "has no model after task 9",
         (run, image, "-o", image / "out.csv"): "cannot write",
