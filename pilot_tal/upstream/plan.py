@@ -91,8 +91,7 @@ def make_jobs(
     loss_records = [_loss(name, sections[name]) for name in names] or [LossRecord(NO_LOSS, "no loss")]
     weights = _weights(weights, vit, toolbox, args, dataset)
     data_options = _parsed("data", sections["data"], DataConfig)
-    data, data_record = _data(dataset, data_root, data_options, toolbox, args)
-    _check_counts(data, learner)
+    data, data_record = _data(dataset, data_root, data_options, toolbox, learner, args)
     if dataset:
         changed |= _differences(data_options, {**vars(CARDS[dataset]), "split_seed": CARDS[dataset].seed})
     method = _method(args, learner, constants)
@@ -103,7 +102,7 @@ def make_jobs(
         "backbone": asdict(_backbone(args, toolbox, weights, vit)),
         "stream": _stream(args, toolbox, data),
     }
-    notes = _notes(toolbox, learner, classifier, weights, vit)
+    notes = _notes(toolbox, learner, classifier, weights)
     job = Job(str(repo), "", args, {}, constants, data, str(data_root.resolve()), _devices(device), workers, weights,
               vit, classifier, absolute(plugins))  # fmt: skip
     jobs = []
@@ -216,7 +215,12 @@ def _stream(args: dict[str, Any], toolbox: Toolbox, data: Data | None) -> dict[s
 
 
 def _data(
-    dataset: str | None, data_root: Path, options: Mapping[str, Any], toolbox: Toolbox, args: dict[str, Any]
+    dataset: str | None,
+    data_root: Path,
+    options: Mapping[str, Any],
+    toolbox: Toolbox,
+    learner: LearnerSites,
+    args: dict[str, Any],
 ) -> tuple[Data | None, DataRecord]:
     if dataset is None:
         if options:
@@ -233,18 +237,14 @@ def _data(
         alias, template = f"{dataset}-{args['dataset']}", args["dataset"]
     frame = found.frame
     train, test = (frame.loc[frame["split"] == split, ["path", "label"]].values.tolist() for split in ("train", "test"))
-    root = str(Path(found.root).resolve())
-    record = DataRecord(found.name, found.title, found.checksum, found.law)
-    return Data(root, alias, template, list(found.class_names), train, test), record
-
-
-def _check_counts(data: Data | None, learner: LearnerSites) -> None:
-    """Learners that take a covariance of each class cannot have classes of one image."""
-    if data is not None and min(Counter(label for _, label in data.train).values()) < learner.least:
+    if min(Counter(label for _, label in train).values()) < learner.least:
         raise UserError(
             f"{learner.title} takes a covariance of every class, which needs {learner.least} training images; "
             f"set data.n_min={learner.least}"
         )
+    root = str(Path(found.root).resolve())
+    record = DataRecord(found.name, found.title, found.checksum, found.law)
+    return Data(root, alias, template, list(found.class_names), train, test), record
 
 
 def _weights(
@@ -281,14 +281,11 @@ def _seeds(given: Any) -> list[int]:
     return seeds
 
 
-def _notes(toolbox: Toolbox, learner: LearnerSites, classifier: str, weights: str | None, vit: dict) -> list[str]:
+def _notes(toolbox: Toolbox, learner: LearnerSites, classifier: str, weights: str | None) -> list[str]:
     notes = [f"Run by {toolbox.title}'s own code; only the loss, the data and the record are ours."]
     if learner.growing:
         whose = "nearest class mean" if classifier == "nme" else "trained classifier"
         notes.append(f"Predictions are those of the {whose}.")
     if weights == "random":
         notes.append("A trial with random ViT weights: the figures say nothing about the methods.")
-    if vit:
-        shape = ", ".join(f"{name} {value}" for name, value in vit.items())
-        notes.append(f"A trial with another ViT ({shape}).")
     return notes
