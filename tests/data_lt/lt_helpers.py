@@ -81,3 +81,10 @@ def make_folder(root, sizes, content=None):
     content = jpeg() if content is None else content
     write_files(root, [f"{k}/{i:03d}.jpg" for k, n in sizes.items() for i in range(n)], content)
     return root
+
+
+def few_classes(tmp_path, count=5):
+    files = {k: v for k, v in by_class(cub_files()).items() if len(v) == 60}
+    chosen = dict(list(files.items())[:count])
+    write_files(tmp_path / "CUB_200_2011/images", [f"{k}/{name}" for k, names in chosen.items() for name in names])
+    return tmp_path, chosen

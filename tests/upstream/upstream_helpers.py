@@ -4,10 +4,17 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 from helpers.cli import Answer, ask
 
+from pilot_tal.upstream import workarounds
+from pilot_tal.upstream.job import Data, Job
+from pilot_tal.upstream.sites import LAMDA_PILOT, Toolbox, vit_module
+from pilot_tal.upstream.swap import Patches
+
 HERE = Path(__file__).parent
+DATA = Data("/images", "a", "cub", ["x", "y"], [("x/1.png", 0), ("y/2.png", 1)], [("x/3.png", 0)])
 DATA_SETTINGS = ("data.n_max=6", "data.n_min=2", "data.test_per_class=3")
 
 
@@ -42,3 +49,20 @@ def run_command(*arguments: object, cwd: Path) -> Answer:
         return ask(*arguments)
     finally:
         os.chdir(before)
+
+
+def context(toolbox: Toolbox, method: str, kind: type = object, on_cpu=True, args=None, **job) -> workarounds.Context:
+    """A context with empty modules; `kind` is the class of the learner."""
+    vit = {"backbone_type": f"vit_base_patch16_224_{method}"} if toolbox is LAMDA_PILOT else {}
+    args = {"init_cls": 10, **vit, **(args or {})}
+    job = {"workers": 0, "data": DATA, **job}
+    made = Job("repo", "run", args, {"method": {"name": method}, "loss": {"name": "ce"}, "seed": 1}, **job)
+    learner = toolbox.learners[method]
+    names = ("models.base", "utils.data_manager", learner.module, vit_module(args.get("backbone_type", "")))
+    modules = {name: ModuleType(name) for name in names}
+    setattr(modules[learner.module], learner.cls, kind)
+    return workarounds.Context(made, learner, Patches(), modules, on_cpu)
+
+
+def needed(made: workarounds.Context) -> set[str]:
+    return {name for name, (test, _) in workarounds.WORKAROUNDS.items() if test(made)}
