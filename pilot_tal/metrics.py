@@ -85,7 +85,7 @@ def confusion_matrix(true: np.ndarray, pred: np.ndarray, classes: int) -> np.nda
 def confusion_shares(true: np.ndarray, pred: np.ndarray, classes: int) -> np.ndarray:
     """Share of the images of each true class that go to each predicted one; NaN without test images."""
     confusion = confusion_matrix(true, pred, classes)
-    return _ratio(confusion, np.broadcast_to(confusion.sum(axis=1, keepdims=True), confusion.shape))
+    return _ratio(confusion, confusion.sum(axis=1, keepdims=True))
 
 
 def class_recall(confusion: np.ndarray) -> np.ndarray:
@@ -105,16 +105,9 @@ def class_f1(confusion: np.ndarray) -> np.ndarray:
     return np.where(support > 0, scores, np.nan)
 
 
-def accuracy(confusion: np.ndarray) -> float:
-    """Share of the images that are right."""
-    return _right(confusion, slice(None))
-
-
-def task_accuracies(confusion: np.ndarray, task_sizes: Sequence[int]) -> np.ndarray:
-    """Share of right images among those of each task's classes; the matrix covers exactly these tasks."""
-    starts = np.cumsum([0, *task_sizes[:-1]])
-    right = np.add.reduceat(np.diag(confusion), starts)
-    return _ratio(right, np.add.reduceat(confusion.sum(axis=1), starts))
+def accuracy(confusion: np.ndarray, classes: slice = slice(None)) -> float:
+    """Share of right images, of all or among those of some classes."""
+    return float(_ratio(np.diag(confusion)[classes].sum(), confusion[classes].sum()))
 
 
 def forgetting(matrix: np.ndarray) -> float:
@@ -125,8 +118,7 @@ def forgetting(matrix: np.ndarray) -> float:
     """
     if len(matrix) < 2:
         return math.nan
-    best = [_largest(matrix[j:-1, j]) for j in range(len(matrix) - 1)]
-    return _mean(np.array(best) - matrix[-1, :-1])
+    return _mean(np.fmax.reduce(matrix[:-1, :-1]) - matrix[-1, :-1])  # fmax ignores NaN
 
 
 def rank_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.ndarray:
@@ -166,11 +158,6 @@ def thirds(train_counts: Sequence[int], class_order: Sequence[int]) -> dict[str,
     return {name: np.sort(part) for name, part in parts.items() if part.size}
 
 
-def harmonic_mean(a: float, b: float) -> float:
-    """2ab / (a + b), and 0 when both are 0."""
-    return 0.0 if a == b == 0 else 2 * a * b / (a + b)
-
-
 def summarize(
     predictions: Predictions,
     task_sizes: Sequence[int],
@@ -195,19 +182,24 @@ def summarize(
             f"train_counts must have one entry for each of {sum(task_sizes)} classes, got {len(train_counts)}"
         )
     confusions = _confusions(predictions, task_sizes)
-    done = len(confusions)
+    done, last, seen = len(confusions), confusions[-1], np.cumsum(task_sizes)
     tail = tail_classes(train_counts, class_order)
+    matrix, after = _over_tasks(confusions, seen, tail)
+    recall = class_recall(last)
+    in_tail = np.isin(np.arange(len(recall)), tail)
+    a_tail, a_head = _mean(recall[in_tail]), _mean(recall[~in_tail])
     groups = shot_groups(train_counts) | thirds(train_counts, class_order)
-    matrix = np.full((done, done), np.nan)
-    for t, confusion in enumerate(confusions):
-        matrix[t, : t + 1] = task_accuracies(confusion, task_sizes[: t + 1])
-    after = _after_tasks(confusions, task_sizes, tail)
-    last = confusions[-1]
-    values = _class_means(class_recall(last), tail, groups)
-    values |= {
+    learned = {name: labels[labels < len(recall)] for name, labels in groups.items()}
+    values = {
+        "a_mean": _mean(recall),
+        "a_tail": a_tail,
+        "a_head": a_head,
+        "harmonic_mean": 0.0 if a_head == a_tail == 0 else 2 * a_head * a_tail / (a_head + a_tail),
+        "worst_class": float(np.nanmin(recall)),
+        **{name: _mean(recall[labels]) for name, labels in learned.items() if labels.size},
         "a_last": after["accuracy_after_task"][-1],
         "a_avg": _mean(after["accuracy_after_task"]),
-        "a_wavg": float(np.average(after["accuracy_after_task"], weights=np.cumsum(task_sizes)[:done])),
+        "a_wavg": float(np.average(after["accuracy_after_task"], weights=seen[:done])),
         "a_tail_avg": _mean(after["tail_after_task"]),
         "a_old": _mean(after["old_after_task"]),
         "a_new": _mean(after["new_after_task"]),
@@ -218,17 +210,40 @@ def summarize(
     return {
         "tasks_done": done,
         **scalars,
-        "worst_class_label": int(np.nanargmin(class_recall(last))),
+        "worst_class_label": int(np.nanargmin(recall)),
         **{key: _plain(after[key]) for key in AFTER_TASK},
         "task_matrix": _plain(matrix),
         "tail_classes": tail.tolist(),
         "per_class": {
-            "accuracy": _plain(class_recall(last)),
+            "accuracy": _plain(recall),
             "precision": _plain(class_precision(last)),
             "f1": _plain(class_f1(last)),
             "test_images": last.sum(axis=1).tolist(),
         },
     }
+
+
+def _over_tasks(
+    confusions: Sequence[np.ndarray], seen: np.ndarray, tail: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Accuracy after task t (row) on the images of task j (column), and the lists of `AFTER_TASK`; NaN where undefined.
+
+    Args:
+        confusions: The confusion matrix after each finished task.
+        seen: Number of classes seen after each task.
+        tail: Labels of the tail.
+    """
+    done = len(confusions)
+    matrix, after = np.full((done, done), np.nan), {key: np.full(done, np.nan) for key in AFTER_TASK}
+    for t, confusion in enumerate(confusions):
+        starts = [0, *seen[:t]]
+        right, images = (np.add.reduceat(part, starts) for part in (np.diag(confusion), confusion.sum(axis=1)))
+        matrix[t, : t + 1] = _ratio(right, images)
+        after["accuracy_after_task"][t] = accuracy(confusion)
+        after["tail_after_task"][t] = _mean(class_recall(confusion)[tail[tail < seen[t]]])
+        after["old_after_task"][t] = accuracy(confusion, slice(starts[-1]))
+        after["new_after_task"][t] = accuracy(confusion, slice(starts[-1], None))
+    return matrix, after
 
 
 def _confusions(predictions: Predictions, task_sizes: Sequence[int]) -> list[np.ndarray]:
@@ -289,61 +304,15 @@ def mean_interval(values: Sequence[float]) -> Difference:
     return Difference(found.mean, found.mean - half, found.mean + half, found.n)
 
 
-def _after_tasks(
-    confusions: Sequence[np.ndarray], task_sizes: Sequence[int], tail: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The lists of `AFTER_TASK`; NaN where there is no class to average."""
-    found: dict[str, list[float]] = {key: [] for key in AFTER_TASK}
-    for confusion, new in zip(confusions, task_sizes, strict=False):
-        recall, old = class_recall(confusion), len(confusion) - new
-        values = (
-            accuracy(confusion),
-            _mean(recall[np.isin(np.arange(len(recall)), tail)]),
-            _right(confusion, slice(0, old)),
-            _right(confusion, slice(old, None)),
-        )
-        for key, value in zip(AFTER_TASK, values, strict=True):
-            found[key].append(value)
-    return {key: np.array(values) for key, values in found.items()}
-
-
-def _right(confusion: np.ndarray, classes: slice) -> float:
-    """Share of right images among those of some classes."""
-    return float(_ratio(np.diag(confusion)[classes].sum(), confusion[classes].sum()))
-
-
-def _class_means(recall: np.ndarray, tail: np.ndarray, groups: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The scalars that average the accuracy of each class seen so far."""
-    seen = np.arange(len(recall))
-    in_tail = np.isin(seen, tail)
-    a_tail, a_head = _mean(recall[in_tail]), _mean(recall[~in_tail])
-    parts = {name: np.isin(seen, labels) for name, labels in groups.items()}
-    return {
-        "a_mean": _mean(recall),
-        "a_tail": a_tail,
-        "a_head": a_head,
-        "harmonic_mean": harmonic_mean(a_head, a_tail),
-        "worst_class": float(np.nanmin(recall)),
-        **{name: _mean(recall[part]) for name, part in parts.items() if part.any()},
-    }
-
-
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """`part / whole`, NaN where the whole is 0."""
-    part, whole = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
-    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+    return np.divide(part, whole, out=np.full(np.shape(part), np.nan), where=np.asarray(whole) > 0)
 
 
 def _mean(values: np.ndarray) -> float:
     """Mean of what is not NaN; NaN when nothing is left."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else math.nan
-
-
-def _largest(values: np.ndarray) -> float:
-    """Largest of what is not NaN; NaN when nothing is left."""
-    known = values[~np.isnan(values)]
-    return float(known.max()) if known.size else math.nan
 
 
 def _plain(value: Any) -> Any:
