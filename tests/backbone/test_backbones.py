@@ -54,7 +54,7 @@ def test_eva_blocks_equal_timm(options):
         torch.testing.assert_close(backbone.features(x)[:, 0], pooled, rtol=1e-4, atol=1e-5)
 
 
-def test_rotary_positions_turn_patches_alone():
+def test_rotary_positions_apply_only_to_patches():
     """A prompt token is a register token: with the same values, in either place, CLS is the same."""
     backbone, x = eva(**EVA["DINOv3"]), torch.randn(2, 3, 8, 8)
     tokens = backbone.embed(x)

@@ -164,7 +164,7 @@ def test_any_cut_raises_user_error(tmp_path, suffix):
         assert "\n" not in str(caught.value)
 
 
-def test_half_precision_weights_are_welcome(tmp_path):
+def test_half_precision_weights_are_accepted(tmp_path):
     save_file({name: value.bfloat16() for name, value in STATE.items()}, tmp_path / "w.safetensors")
     vit = empty_vit()
     load_weights(vit, tmp_path / "w.safetensors")

@@ -232,7 +232,7 @@ def test_turned_photographs_are_counted(tmp_path):
     assert "all 28 images can be read" in output and "1 of them have an EXIF orientation" in output
 
 
-def test_progress_writes_nothing_about_a_short_job_where_there_is_no_terminal(capsys):
+def test_progress_of_a_short_job_is_silent_without_a_terminal(capsys):
     with progress("opening", 4) as bar:
         bar.update(4)
     assert capsys.readouterr().err == ""

@@ -118,7 +118,7 @@ def test_broken_connection_is_resumed_where_it_stopped(server, tmp_path):
     assert 45_000 < offsets[0] <= 50_000 < offsets[1] <= 80_000
 
 
-def test_giving_up_keeps_the_part_and_the_next_call_goes_on(server, tmp_path):
+def test_interrupted_download_keeps_its_part_and_resumes(server, tmp_path):
     content = tar_bytes()
     card = card_for(server, content)
     server.cuts = [60_000] + [0] * module.ATTEMPTS

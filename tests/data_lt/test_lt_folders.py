@@ -245,7 +245,7 @@ def test_all_test_images_need_a_test_folder(tmp_path):
         prepare("folder_lt", root, test_per_class="all")
 
 
-def test_linked_classes_and_images_are_welcome(tmp_path):
+def test_linked_classes_and_images_are_accepted(tmp_path):
     make_folder(tmp_path / "store", {"a": 30, "b": 25})
     root = tmp_path / "mine"
     root.mkdir()

@@ -120,7 +120,7 @@ def test_profile_is_the_laws_quantile_function(size, shape):
     assert np.all(counts <= exact + 1e-6) and np.all(counts > exact - 1 - 1e-6)
 
 
-def test_draw_depends_on_its_seed_alone():
+def test_draw_depends_only_on_the_seed():
     np.random.seed(1)
     first = pareto_counts(50, 100, 2, draw_seed=4)
     np.random.seed(2)

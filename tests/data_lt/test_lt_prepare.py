@@ -14,7 +14,7 @@ from data_lt.split import Recipe
 
 
 def pick(path):
-    """A 4 : 1 split of names that has nothing to do with ours."""
+    """A 4 : 1 split of names, unrelated to ours."""
     return "train" if hashlib.md5(path.encode()).digest()[0] % 5 else "test"
 
 

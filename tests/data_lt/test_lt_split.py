@@ -131,7 +131,7 @@ def test_assignment_does_not_follow_the_class_index():
     assert abs(sum((i - 99.5) * (ranks[i] - 99.5) for i in range(200)) / (200 * (200**2 - 1) / 12)) < 0.2
 
 
-def test_chance_of_other_modules_is_left_alone():
+def test_random_state_of_other_modules_is_unchanged():
     random.seed(5)
     expected = random.random()
     random.seed(5)

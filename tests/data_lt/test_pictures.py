@@ -84,7 +84,7 @@ def test_floats_outside_a_picture_are_refused(wrong):
 
 
 def png16(colour_type, samples):
-    """A 2 × 1 PNG of 16-bit samples, written by hand: no library is asked what it means."""
+    """A 2 × 1 PNG of 16-bit samples, written without a library."""
 
     def chunk(name, content):
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))

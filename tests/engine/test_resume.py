@@ -137,7 +137,7 @@ def test_damage_raises_before_training_resumes(name, damage, images, tmp_path, m
 
 
 def test_uncommitted_files_do_not_count_as_a_finished_task(images, tmp_path, monkeypatch):
-    """As on a GPU, whose bits differ every time: the result must not vouch for files that are about to change."""
+    """On a GPU, training again gives other bits; `result.json` must not list files of an uncommitted task."""
     run, wanted = stopped_after_one_task(images, tmp_path, monkeypatch, "tasks=3")
     again = ("run", "l2p", "folder_lt", *wanted, "--quick")
     (run / "predictions" / "task01.csv").write_text("of an attempt that was never committed")

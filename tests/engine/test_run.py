@@ -158,7 +158,7 @@ def test_bytes_depend_on_the_seed_and_not_on_the_folder(images, tmp_path):
 @pytest.mark.parametrize(
     "sizes", [["tasks=1"], ["tasks=6"], ["init_cls=4", "increment=1"], ["tasks=4"]], ids=lambda s: "-".join(s)
 )
-def test_one_task_one_class_a_task_and_unequal_tasks(sizes, images, tmp_path):
+def test_one_task_one_class_per_task_and_unequal_tasks(sizes, images, tmp_path):
     expected = {"tasks=1": (6,), "tasks=6": (1,) * 6, "init_cls=4": (4, 1, 1), "tasks=4": (2, 2, 1, 1)}[sizes[0]]
     for method in ("l2p", "mos"):
         wanted = settings(images, tmp_path / method, "batch_size=1", *sizes)

@@ -1,4 +1,4 @@
-"""A process that lost its lock while it was suspended changes nothing when it wakes up."""
+"""A process that lost its lock while it was suspended changes nothing when it continues."""
 
 import os
 import sys
@@ -54,7 +54,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def suspended(path: Path, moment: int, meanwhile) -> bool:
-    """Executes a run, with another process at work during one of its writes; returns whether there was that write."""
+    """Executes a run while another process trains it during one of its writes; returns whether that write occurred."""
     SUSPENSION.left, SUSPENSION.meanwhile, SUSPENSION.path = moment, meanwhile, path
     try:
         execute(path)
@@ -65,7 +65,7 @@ def suspended(path: Path, moment: int, meanwhile) -> bool:
     return SUSPENSION.left < 0
 
 
-def test_finished_run_stays_byte_equal_at_whatever_write_its_first_owner_wakes_up(tmp_path):
+def test_suspended_owner_never_changes_a_finished_run(tmp_path):
     for moment in range(1000):
         path, finished = tmp_path / str(moment), {}
 

@@ -83,7 +83,7 @@ def damages(draw) -> dict[str, Any]:
 
 
 def damaged_copy(source: Path, place: Path, case: dict[str, Any]) -> tuple[Path, str, bool]:
-    """Returns a damaged copy, the file, and whether the damage fits its checksum, so that nobody can see it."""
+    """Returns a damaged copy, the file, and whether the damage fits its checksum and cannot be detected."""
     folder = copy_of(source, place)
     run = find_runs([folder])[0]
     if case["how"] == "lock":

@@ -28,6 +28,6 @@ def settings(root: Path, output: Path, *more: str) -> list[str]:
 
 
 def result_files(run: Path) -> dict[str, bytes]:
-    """All that a finished run holds, whatever interrupted it; only where it ran and its log may differ."""
+    """The files of a finished run that interruptions must not change: all but its environment and log."""
     files = [file for file in run.rglob("*") if file.is_file() and file.name not in ("run.json", "log.txt")]
     return {str(file.relative_to(run)): file.read_bytes() for file in sorted(files)}

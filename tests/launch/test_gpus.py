@@ -26,7 +26,7 @@ def _four_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_all_or_those_asked_for(monkeypatch):
+def test_all_or_selected_gpus(monkeypatch):
     assert hardware.find_gpus(Hardware()) == ["0", "1", "2", "3"]
     assert hardware.find_gpus(Hardware(gpus=(3, 1))) == ["3", "1"]
     assert hardware.find_gpus(Hardware(device="cuda:2")) == ["2"]

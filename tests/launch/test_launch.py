@@ -1,4 +1,4 @@
-"""Several cells at a time on one machine: the same bytes as one after the other, whatever happens to some of them."""
+"""Several runs at a time on one machine give the same bytes as one after the other, also when some fail."""
 
 import gc
 import os
@@ -83,7 +83,7 @@ def test_runs_go_one_after_the_other_where_processes_cannot_be_forked(images, un
     assert len(found) == 2 and found == {name: undisturbed[name] for name in found}
 
 
-def test_failures_stand_together_and_the_others_go_on(images, tmp_path):
+def test_failures_are_listed_and_other_runs_continue(images, tmp_path):
     """A sentence, a bug, a process killed once and one killed always, among cells that are well."""
     ways = "faulty.way=never,sentence,bug,killed,killed_once"
     wanted = settings(images, tmp_path / "runs", "losses=ce,faulty", "seeds=1", ways, FAULTY, "jobs=2")

@@ -165,7 +165,7 @@ def test_unrequested_gpu_is_reported(images, tmp_path, monkeypatch):
 
 
 @needs_submitit
-def test_report_waits_though_squeue_does_not_answer(images, tmp_path, monkeypatch):
+def test_report_waits_when_squeue_does_not_answer(images, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(slurm, "queued_jobs", lambda: None)
     monkeypatch.setattr(slurm, "_submit", lambda output, parameters, jobs: asked.append(parameters) or ["7_0"])

@@ -101,7 +101,7 @@ def test_no_gradient_on_anything_frozen(method, fidelity):
 
 
 @both
-def test_resume_after_a_task_equals_going_on(method, fidelity):
+def test_resume_equals_uninterrupted_run(method, fidelity):
     sizes = (2, 3, 1)
     torch.manual_seed(0)
     learner = make(method, sizes, fidelity)
@@ -252,7 +252,7 @@ def test_old_and_future_classes_stay_out_of_the_loss(method):
 
 
 @pytest.mark.parametrize("method", ["l2p", "dualprompt", "coda_prompt", "lae", "linear"])
-def test_adam_leaves_other_rows_of_the_head_alone(method):
+def test_adam_does_not_change_other_rows_of_the_head(method):
     sizes = (2, 2, 2)
     torch.manual_seed(0)
     learner = make(method, sizes)

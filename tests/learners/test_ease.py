@@ -89,7 +89,7 @@ def test_scores_against_a_loop(reweight, subspaces):
     torch.testing.assert_close(learner.scores(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_diagonal_knows_a_class_in_its_own_subspace_only():
+def test_diagonal_scores_a_class_in_its_own_subspace_only():
     learner = trained("ease", SIZES, use_diagonal=True)
     for label, task in enumerate(TASK_OF):
         known = [bool(row.any()) for row in learner.prototypes[label]]

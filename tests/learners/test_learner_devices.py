@@ -42,7 +42,7 @@ def through_two_tasks(method, fidelity, device, waits):
 
 
 @pytest.mark.parametrize(("method", "fidelity"), [(name, FIDELITIES[n % 2]) for n, name in enumerate(METHODS)])
-def test_learner_lives_on_one_device_and_trains_without_waiting(method, fidelity):
+def test_learner_stays_on_one_device_and_never_synchronises(method, fidelity):
     expected, _ = through_two_tasks(method, fidelity, "cpu", [])
     with PretendedDevice() as device:
         predicted, waited = through_two_tasks(method, fidelity, DEVICE, device.waits)

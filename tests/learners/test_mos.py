@@ -81,7 +81,7 @@ def test_fixed_merges_once_a_step_and_nowhere_else():
 
 
 @pytest.mark.parametrize("fidelity", ["pilot", "fixed"])
-def test_adapters_that_stand_for_a_task(fidelity):
+def test_adapter_of_each_task(fidelity):
     learner = trained("mos", (2, 2, 2), fidelity)
     snapshots = [parts(adapters) for adapters in learner.finished]
     assert all(map(torch.equal, learner.adapter_parts(0), snapshots[0]))
@@ -245,7 +245,7 @@ def test_class_of_single_image_clusters_is_still_drawn():
     assert len(mixed.drawable(skip_points=True)) == 1 and len(mixed.drawable(skip_points=False)) == 2
 
 
-def test_training_cannot_go_on_without_statistics():
+def test_training_cannot_continue_without_statistics():
     sizes = (2, 2, 2)
     learner = trained("mos", sizes[:2])
     other = make("mos", sizes)

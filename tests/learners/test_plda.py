@@ -147,7 +147,7 @@ def test_statistics_do_not_depend_on_order_or_on_the_calls(seed, scatter):
     torch.testing.assert_close(centred(fitted(in_parts).scores(test)), centred(fitted(at_once).scores(test)))
 
 
-def test_adding_every_image_twice_changes_the_counts_alone():
+def test_adding_every_image_twice_changes_only_the_counts():
     features, labels = long_tailed()
     once, twice = moments_of(features, labels), moments_of(features, labels)
     twice.add(features, labels)
@@ -300,7 +300,7 @@ def test_adapter_trains_only_in_the_first_task():
     assert any("adaptmlp" in name for name in learner.export_tensors())
 
 
-def test_training_cannot_go_on_without_the_statistics():
+def test_training_cannot_continue_without_the_statistics():
     learner = trained("plda", SIZES)
     other = make("plda", SIZES)
     other.import_tensors(learner.export_tensors(), task_sizes=SIZES)

@@ -181,7 +181,7 @@ def test_features_are_computed_once_but_never_before_they_are_settled(adapter, m
     assert sum(passes) == len(x)
 
 
-def test_training_cannot_go_on_without_the_old_images():
+def test_training_cannot_continue_without_the_old_images():
     learner = trained("ranpac", SIZES)
     other = make("ranpac", SIZES)
     other.import_tensors({**learner.export_tensors(), "fc.weight": learner.weight[:5]}, task_sizes=SIZES[:2])

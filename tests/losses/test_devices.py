@@ -61,7 +61,7 @@ def test_loss_can_move_to_a_device_during_a_task(name):
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"reduction": "none"}, {"ignore_index": 3}, {"r": 0.5}])
-def test_tal_waits_for_nothing_whatever_its_options(options):
+def test_tal_never_synchronises_with_any_options(options):
     here, there = LOSSES["tal"](6, **options), LOSSES["tal"](6, **options)
     with PretendedDevice() as device:
         there.to(DEVICE)

@@ -35,7 +35,7 @@ def test_tal_auto_is_tal_with_an_automatic_memory_and_a_steady_start():
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_as_many_epochs_end_alike_however_many_steps_they_have(epochs):
+def test_state_after_equal_epochs_does_not_depend_on_steps(epochs):
     ends = []
     for steps in (10, 100):
         tal = TAL(lam="auto", dtype=torch.float64)

@@ -38,7 +38,7 @@ def test_steady_start_grows_with_steady_classes():
 
 
 @pytest.mark.parametrize("made_for", [2, 7, 30])
-def test_state_dict_restores_strength_alpha_and_count_whatever_the_size(made_for):
+def test_state_dict_restores_strength_alpha_and_count_of_any_size(made_for):
     tal = TAL(7, r=1.5)
     for logits, targets in stream(7, 8, 10, dtype=torch.float32):
         tal(logits, targets)
@@ -160,7 +160,7 @@ def test_call_with_wrong_device_leaves_state_unchanged():
     assert torch.equal(tal(*BATCH), other(*BATCH)) and torch.equal(tal.Q, other.Q)
 
 
-def test_calibration_is_reached_within_the_tolerance_asked_for():
+def test_calibration_is_reached_within_the_tolerance():
     tal = TAL(5, start="steady")
     tal.Q.mul_(0.8)
     assert tal.calibration() == pytest.approx(0.8)

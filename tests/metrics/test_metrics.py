@@ -192,7 +192,7 @@ def test_properties_of_the_summary(seed, sizes):
         assert sorted(np.concatenate(list(groups.values()))) == list(range(classes))
 
 
-def test_thirds_go_by_the_counts_alone():
+def test_thirds_depend_only_on_the_counts():
     counts, order = [5, 5, 90, 1, 7, 7, 7, 2], [7, 6, 5, 4, 3, 2, 1, 0]
     found = {name: part.tolist() for name, part in metrics.thirds(counts, order).items()}
     # 1, 2 and of the two with 5 the one with original index 6; then the other 5 and two of the 7s by original index.

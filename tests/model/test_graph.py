@@ -29,7 +29,7 @@ def scores_of(file, images: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", LEARNERS)
-def test_every_learner_is_a_graph_whatever_the_batch(method, tmp_path):
+def test_every_learner_exports_a_graph_for_any_batch_size(method, tmp_path):
     own = settings_of(LEARNERS[method].config_class)
     config = method_config(method, **{key: value for key, value in SMALL.items() if key in own})
     torch.manual_seed(0)

@@ -136,7 +136,7 @@ def test_repr_names_method_loss_classes_and_tasks(workspace):
     assert all(part in text for part in ("lae", "loss=tal", "3 classes", "tasks=1 of 2", "demo_vit"))
 
 
-def test_loading_leaves_the_callers_random_numbers_alone(workspace):
+def test_loading_does_not_change_the_random_state(workspace):
     run = workspace.run("coda_prompt")
     torch.manual_seed(3)
     wanted = torch.rand(1)

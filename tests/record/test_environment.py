@@ -71,7 +71,7 @@ def test_installed_package_has_no_commit(checkout, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["no git", "too slow", "damaged"])
-def test_without_gits_help_there_is_no_commit(way, checkout, monkeypatch):
+def test_commit_is_empty_without_git(way, checkout, monkeypatch):
     if way == "no git":
         monkeypatch.setenv("PATH", str(checkout / "nothing"))
     elif way == "too slow":

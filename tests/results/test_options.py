@@ -61,7 +61,7 @@ def test_one_option_makes_a_curve(tmp_path):
     assert [high - low for low, high in bars] == pytest.approx([100 * (d.high - d.low) for d in differences])
 
 
-def test_values_of_options_are_sorted_by_size_and_words_come_last(tmp_path):
+def test_option_values_are_sorted_numbers_before_words(tmp_path):
     group = write_grid(tmp_path, lam=("auto", 10, 0.9, 9))
     assert [option(variant, "lam") for variant in grids(group)[0].variants] == ["0.9", "9", "10", "auto"]
 

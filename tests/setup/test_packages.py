@@ -18,7 +18,7 @@ LOOSE_AT_MOST = 12
 
 
 def imported(folder: str) -> set[str]:
-    """Packages that a folder's files import, wherever in them."""
+    """Packages that a folder's files import, at any depth."""
     found = set()
     for file in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -62,7 +62,7 @@ def test_epochs_differ_in_order_and_crops(folder):
     assert not torch.equal(first[0].sort(dim=0).values, second[0].sort(dim=0).values)
 
 
-def test_batches_leave_the_global_random_numbers_alone(folder):
+def test_batches_do_not_change_the_global_random_state(folder):
     torch.manual_seed(0)
     before = torch.get_rng_state()
     collect(batches(folder))

@@ -31,7 +31,7 @@ def test_one_job_per_seed_and_loss(pilot, images):
     assert changed == [{"init_cls": [2, 4], **data}, {"init_cls": [2, 4], **data, "lam": [0.9, 0.995]}]
 
 
-def test_whatever_shapes_the_result_shapes_the_runs_name(pilot, images):
+def test_settings_that_change_the_result_change_the_run_name(pilot, images):
     """And nothing else does: where it runs, and with how many processes, is left out."""
     changes = ("init_cls=2", "increment=1", "tuned_epoch=7", "tal.lam=0.9", "data.law=exponential", "shuffle=false")
     names = [Path(plan(pilot, images, *settings)[0].run_dir).name for settings in ((), *((one,) for one in changes))]
@@ -41,7 +41,7 @@ def test_whatever_shapes_the_result_shapes_the_runs_name(pilot, images):
 
 
 def test_weights_are_random_where_the_config_wants_no_pretraining(pilot, images, tmp_path):
-    """Most learners of LAMDA-PILOT download weights whatever the config says."""
+    """Most learners of LAMDA-PILOT download weights even if the config forbids it."""
     config = json.loads((pilot / "exps/l2p.json").read_text())
     (tmp_path / "mine.json").write_text(json.dumps(config | {"pretrained": False}))
     job = plan(pilot, images, config=str(tmp_path / "mine.json"))[0]

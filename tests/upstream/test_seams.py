@@ -1,4 +1,4 @@
-"""A changed checkout is told by its source, before anything runs."""
+"""A changed checkout is recognised by its source before anything runs."""
 
 import shutil
 

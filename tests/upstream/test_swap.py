@@ -134,7 +134,7 @@ def test_tal_is_reset_in_every_task_without_replay():
     assert [epoch for epoch, _ in steps] == [0, 0, 1, 1, 0]
 
 
-def test_tal_lives_on_and_grows_with_replay():
+def test_tal_keeps_its_state_and_grows_with_replay():
     supervision, _ = supervise("tal", "seen", learner_at(0, 0, 3, [0, 1, 2]))
     for _ in range(4):
         supervision(torch.randn(2, 3), torch.tensor([0, 1]))
@@ -199,7 +199,7 @@ def test_loss_gets_the_same_input_as_from_our_engine(columns):
 
 
 class Spy(torch.nn.Module):
-    """A loss that keeps what it is told and given."""
+    """A loss that records its calls."""
 
     def __init__(self):
         super().__init__()

@@ -53,7 +53,7 @@ def test_vit_in_two_parts_gets_its_weights_twice(monkeypatch, tmp_path):
     assert [part.cls_token.sum() for part in timm.create_model("vit", pretrained=True)] == [2, 2]
 
 
-def test_another_shape_reaches_the_outermost_vit_alone(monkeypatch):
+def test_another_shape_reaches_only_the_outermost_vit(monkeypatch):
     timm_vit = ModuleType("timm.models.vision_transformer")
     timm_vit.VisionTransformer = dict
     for name, module in (("timm", ModuleType("timm")), ("timm.models", ModuleType("timm.models"))):
