@@ -26,10 +26,6 @@ Features = Annotated[
     bool,
     typer.Option("--features", help="Add a map of the frozen features of the test images; needs umap-learn."),
 ]
-Watch = Annotated[
-    bool,
-    typer.Option("--watch", help="Update the report as the runs go on, until all are done or Ctrl-C."),
-]
 
 
 def report(
@@ -38,7 +34,6 @@ def report(
     baseline: Baseline = "ce",
     plots: Plots = False,
     features: Features = False,
-    watch: Watch = False,
 ) -> None:
     """Write a report on RUNS: an overview page, one page per group, and tables (CSV, Markdown, LaTeX).
 
@@ -47,17 +42,11 @@ def report(
     from data_lt.files import given_path
     from pilot_tal.record.run_dir import RECORD
     from pilot_tal.results import build_report, load_study, print_summary
-    from pilot_tal.results.watch import watch_report
 
     given = [given_path(path, "RUNS") for path in runs]
     folder = given[0].parent if (given[0] / RECORD).is_file() else given[0]
     target = folder / "report" if output is None else given_path(output, "--output")
-    if watch:
-        echo(f"watching {', '.join(map(str, given))}; Ctrl-C ends")
-        study = watch_report(given, target, echo, baseline, plots)
-    else:
-        study = load_study(given, baseline)
-        build_report(study, target, plots=plots, features=features)
-    if study is not None:
-        print_summary(study)
-        echo(f"report: {target / 'index.html'}")
+    study = load_study(given, baseline)
+    build_report(study, target, plots=plots, features=features)
+    print_summary(study)
+    echo(f"report: {target / 'index.html'}")

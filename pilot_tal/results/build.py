@@ -2,34 +2,28 @@
 
 import base64
 import hashlib
-import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from data_lt.files import given_path, staged_folder
 from data_lt.progress import progress
 from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.results import display, tables
-from pilot_tal.results.conditions import conditions_table
-from pilot_tal.results.display import clean, listed
+from pilot_tal.results import formats, tables
 from pilot_tal.results.drawing import FORMATS, Plot, style
 from pilot_tal.results.features import feature_maps
 from pilot_tal.results.findings import Finding, group_findings, headline, study_findings
-from pilot_tal.results.formats import Table
+from pilot_tal.results.formats import Table, clean, listed
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.groups import BASELINE, Group
-from pilot_tal.results.options import featured_variants
 from pilot_tal.results.plots_classes import accuracy_by_class, confusion, difference_by_class
-from pilot_tal.results.plots_overview import group_tradeoff, options_plots, study_plots
+from pilot_tal.results.plots_overview import group_tradeoff, study_plots
 from pilot_tal.results.plots_tasks import (
     after_task,
     precision_recall_by_task,
@@ -43,20 +37,23 @@ from pilot_tal.results.thumbnails import thumbnails
 
 ALL_PLOTS_UP_TO = 4
 """Groups of a report whose pages have every plot; those of larger reports have the main ones unless asked."""
-RELOAD_SECONDS = 30
 ARCHIVE = "report.zip"
 
 
 @dataclass
 class Part:
-    """What a page shows of the study, or of one group: tables in sight, tables to open, and plots as inline SVG."""
+    """What a page shows of the study, or of one group: tables in sight, tables to open, and plots.
+
+    A plot is its file name, title, caption and inline SVG; `formats` are those of the files.
+    """
 
     folder: str
     conditions: Table
     findings: list[Finding]
     tables: list[Table]
     folded: list[tuple[str, Table]] = field(default_factory=list)
-    plots: list[dict[str, Any]] = field(default_factory=list)
+    plots: list[tuple[str, str, str, Markup]] = field(default_factory=list)
+    formats: tuple[str, ...] = ()
     group: Group | None = None
 
     def write(self, folder: Path, plots: Iterable[Plot], as_files: bool) -> "Part":
@@ -66,9 +63,9 @@ class Part:
                 _write(folder / "tables" / f"{table.name}.{extension}", text)
         for plot in plots:
             svg = Markup(plot.inline(f"{self.folder}-p{len(self.plots)}"))  # Matplotlib escapes the texts in it
-            shown = {"svg": svg, "panels": json.dumps(plot.panels()), "files": FORMATS if as_files else ()}
-            self.plots.append({"name": plot.name, "title": plot.title, "caption": plot.caption, **shown})
+            self.plots.append((plot.name, plot.title, plot.caption, svg))
             if as_files:
+                self.formats = FORMATS
                 plot.save(folder / "plots" / self.folder)
         return self
 
@@ -80,7 +77,6 @@ def build_report(
     *,
     plots: bool = False,
     features: bool = False,
-    watched: bool = False,
 ) -> Path:
     """Write the report on all runs at or below `runs` into `output`; all its files appear together or none does.
 
@@ -90,7 +86,6 @@ def build_report(
         baseline: The loss that the others are compared with; a study has its own.
         plots: Draw every plot, and write each as SVG, PDF and PNG.
         features: Add a map of the frozen features of the test images; needs the images, the weights and umap-learn.
-        watched: Let the pages reload themselves.
 
     Returns:
         The overview page, `output/index.html`. The same runs give the same bytes.
@@ -106,10 +101,10 @@ def build_report(
         for group in finished:  # one at a time, so that memory does not grow with their number
             section = _group_part(group).write(folder, _group_plots(group, every), plots)
             if len(finished) > 1:
-                _write(folder / f"{group.slug}.html", _render(study, None, section, watched))
+                _write(folder / f"{group.slug}.html", _render(study, None, section))
             bar.update(1)
         overview = _study_part(study).write(folder, chain(study_plots(study), maps), plots)
-        _write(folder / "index.html", _render(study, overview, section if len(finished) == 1 else None, watched))
+        _write(folder / "index.html", _render(study, overview, section if len(finished) == 1 else None))
         _archive(folder)
     return output / "index.html"
 
@@ -117,24 +112,24 @@ def build_report(
 def _study_part(study: Study) -> Part:
     shown = [tables.unfinished_table(study)] if study.unfinished else []
     shown += [tables.paper_layout_table(study), tables.overview_table(study)] if study.finished else []
-    return Part("overview", conditions_table(study.finished, "conditions"), study_findings(study), shown)
+    return Part("overview", tables.conditions_table(study.finished, "conditions"), study_findings(study), shown)
 
 
 def _group_part(group: Group) -> Part:
-    shown = (tables.metrics_table(group), tables.changes_table(group), tables.options_table(group))
+    shown = (tables.metrics_table(group), tables.changes_table(group))
     folded = [
         ("After each task", tables.tasks_table(group)),
         ("Most confused pairs", tables.confused_table(group)),
         ("Each run", tables.runs_table(group)),
         ("Each class", tables.classes_table(group)),
     ]
-    conditions = conditions_table([group], f"conditions-{group.slug}")
+    conditions = tables.conditions_table([group], f"conditions-{group.slug}")
     return Part(group.slug, conditions, group_findings(group), [t for t in shown if t], folded, group=group)
 
 
 def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
     """The plots of a group: the main ones, or `every` one."""
-    variants, several = featured_variants(group), len(group.task_sizes) > 1
+    variants, several = group.featured_variants(), len(group.task_sizes) > 1
     yield group_tradeoff(group)
     yield accuracy_by_class(group, variants)
     if several:
@@ -142,7 +137,6 @@ def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
     if not every:
         return
     yield from (difference_by_class(group, v) for v in group.compared_variants() if v in variants)
-    yield from options_plots(group)
     yield from training_curves(variants)
     yield from prompts_picked(group, variants)
     yield from tal_over_steps(variants)
@@ -152,8 +146,8 @@ def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
     yield from (confusion(group, variant) for variant in variants)
 
 
-def _render(study: Study, overview: Part | None, section: Part | None, watched: bool) -> str:
-    """A page: the overview, one group, or both for a study of one group; a `watched` one reloads itself."""
+def _render(study: Study, overview: Part | None, section: Part | None) -> str:
+    """A page: the overview, one group, or both for a study of one group."""
     environment = _environment()
     assert environment.loader is not None
     script = environment.loader.get_source(environment, "page.js")[0]
@@ -164,12 +158,10 @@ def _render(study: Study, overview: Part | None, section: Part | None, watched: 
         headline=headline(study) if overview else [],
         overview=overview,
         section=section,
-        data=_class_data(group) if group else None,
         thumbnails=thumbnails(group) if group and len(study.finished) <= ALL_PLOTS_UP_TO else None,
-        tiled=[v for v in group.compared_variants() if v in featured_variants(group)] if group else [],
+        tiled=[v for v in group.compared_variants() if v in group.featured_variants()] if group else [],
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        reload_seconds=RELOAD_SECONDS if watched else None,
         definitions=DEFINITIONS.values(),
         archive=ARCHIVE,
     ).rstrip() + "\n"  # fmt: skip
@@ -179,7 +171,7 @@ def _render(study: Study, overview: Part | None, section: Part | None, watched: 
 def _environment() -> Environment:
     loader = PackageLoader("pilot_tal", "results")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {name: getattr(display, name) for name in ("points", "percent", "interval", "number")}
+    environment.filters |= {name: getattr(formats, name) for name in ("points", "percent", "interval", "number")}
     return environment
 
 
@@ -188,20 +180,6 @@ def _title(study: Study) -> str:
     losses = dict.fromkeys(v.loss_title for group in study.groups for v in group.variants if v.trains)
     methods = dict.fromkeys(group.method_title for group in study.groups)
     return f"{listed([*(losses or methods)])} on {', '.join(datasets)}"
-
-
-def _class_data(group: Group) -> dict[str, Any]:
-    """What the page's script shows of a class, from many training images to few, as in the table of classes."""
-    classes, variants = group.classes(), featured_variants(group)
-    order = classes.order
-    accuracies = [np.round(100 * variant.by_class("accuracy")[order], 2) for variant in variants]
-    return {
-        "names": [classes.names[k] for k in order],
-        "images": classes.counts[order].tolist(),
-        "tail": classes.tail[order].tolist(),
-        "variants": [variant.label for variant in variants],
-        "accuracy": [[None if np.isnan(value) else value for value in found.tolist()] for found in accuracies],
-    }
 
 
 def _archive(folder: Path) -> None:

@@ -15,7 +15,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from pilot_tal.results.display import shorten
+from pilot_tal.results.formats import shorten
 from pilot_tal.results.groups import Reference, Variant
 
 WIDTH = 5.2  # inches; at 72 units per inch about as wide as a phone, so that text is never scaled down
@@ -56,28 +56,12 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot: file name, title, a caption that can be read without the picture, and the figure.
-
-    In the axes of `columns` the page's script finds the class under the pointer, classes from many to few images side
-    by side; in those of `cells` the true class from above and the predicted one from the left.
-    """
+    """A plot: file name, title, a caption that can be read without the picture, and the figure."""
 
     name: str
     title: str
     caption: str
     figure: Figure
-    columns: Sequence[Axes] = ()
-    cells: Sequence[Axes] = ()
-
-    def panels(self) -> list[dict[str, Any]]:
-        """Kind and box, in units of the SVG, of the axes that the script needs, after the figure was drawn."""
-        width, height = (72 * inches for inches in self.figure.get_size_inches())
-        found = []
-        for kind, axes in [("columns", a) for a in self.columns] + [("cells", a) for a in self.cells]:
-            box = axes.get_position()
-            corner = (box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height)
-            found.append({"kind": kind, "box": [round(float(value), 1) for value in corner]})
-        return found
 
     def inline(self, prefix: str) -> str:
         """SVG for a page: in its text colour and width, with ids that no other plot has."""

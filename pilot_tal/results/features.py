@@ -9,8 +9,8 @@ import numpy as np
 from data_lt.errors import UserError
 from pilot_tal.metrics import tail_classes
 from pilot_tal.record.run_dir import Run
-from pilot_tal.results.display import number
 from pilot_tal.results.drawing import Plot, figure, legend, style
+from pilot_tal.results.formats import number
 from pilot_tal.results.study import Study
 from pilot_tal.version import install_hint
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pilot_tal.metrics import Difference
-from pilot_tal.results import display
-from pilot_tal.results.display import clean, exact
+from pilot_tal.results import formats
+from pilot_tal.results.formats import clean, exact
 from pilot_tal.results.groups import Group, Variant, shared_seeds
 from pilot_tal.results.paper import departures, table_numbers
 from pilot_tal.results.study import Study
@@ -40,8 +40,8 @@ class Finding:
 @cache
 def _template() -> Any:
     environment = Environment(loader=PackageLoader("pilot_tal", "results"), undefined=StrictUndefined)
-    filters = {"points": display.points, "percent": display.percent, "number": display.number}
-    environment.filters |= {**filters, "seeds": display.seed_list}
+    filters = {"points": formats.points, "percent": formats.percent, "number": formats.number}
+    environment.filters |= {**filters, "seeds": formats.seed_list}
     return environment.get_template("findings.txt.j2").module
 
 
@@ -51,7 +51,7 @@ def headline(study: Study) -> list[Finding]:
     for group in study.groups:
         for variant in group.compared_variants() if not group.is_bound else ():
             difference = group.difference(variant, "a_tail")
-            if variant.counts and difference is not None:
+            if difference is not None:
                 found.setdefault(variant.loss, []).append((group, variant, difference))
     if not found:
         return [_nothing_to_compare(study)]
@@ -69,9 +69,6 @@ def verdict(difference: Difference) -> str:
 def study_findings(study: Study) -> list[Finding]:
     """What a reader must know about the runs as a whole."""
     found = list(study.remarks)
-    quick = sum(len(variant.runs) for group in study.groups for variant in group.variants if not variant.counts)
-    if quick:
-        found.append(Finding("quick_runs", "note", {"n": quick}))
     names = [f"{clean(run.path.name)} ({run.tasks_done} of {run.record.num_tasks} tasks)" for run in study.unfinished]
     if names:
         values = {"runs": names[:_NAMED], "more": max(0, len(names) - _NAMED)}
@@ -115,7 +112,7 @@ def _tail_changes(cases: Sequence[Case]) -> Finding:
 
 def _nothing_to_compare(study: Study) -> Finding:
     variants = [variant for group in study.finished for variant in group.finished_variants()]
-    trained = any(variant.counts and variant.trains for variant in variants)
+    trained = any(variant.trains for variant in variants)
     cause = "unfinished" if not variants else "no_pairs" if trained else "no_loss"
     return Finding("nothing_to_compare", "note", {"cause": cause, "base": study.groups[0].baseline_title})
 

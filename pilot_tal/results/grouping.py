@@ -12,8 +12,8 @@ from data_lt.files import given_path
 from data_lt.split import Recipe
 from pilot_tal.record.run_dir import RESULT, Run, damaged, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
-from pilot_tal.results.display import clean, slug
 from pilot_tal.results.findings import Finding
+from pilot_tal.results.formats import clean, slug
 from pilot_tal.results.groups import BASELINE, Group, Reference, Values, Variant
 from pilot_tal.results.paper import method_place
 from pilot_tal.results.study import Study
@@ -69,6 +69,10 @@ def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
     found: dict[tuple, Group] = {}
     variants: dict[tuple, Variant] = {}
     remarks = list(left_out)
+    full = [run for run in runs if not run.record.quick]
+    if any(run.finished for run in full) and len(full) < len(runs):
+        remarks.append(Finding("quick_runs", "note", {"n": len(runs) - len(full)}))
+        runs = full
     for run in runs:
         record, data = run.record, _data(run.record)
         rho = record.stream.task_rho  # with it the counts of a class depend on its task, and so on the seed
@@ -82,7 +86,7 @@ def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
             group.variants.append(variants[identity])
         _add(variants[identity], run, remarks)
     groups = sorted(found.values(), key=_group_order)
-    _count_and_colour([variant for group in groups for variant in group.variants])
+    _give_colours([variant for group in groups for variant in group.variants])
     for group in groups:
         group.variants.sort(key=_variant_order)
         kin = [mate for mate in groups if (mate.dataset, mate.method) == (group.dataset, group.method)]
@@ -147,7 +151,7 @@ def _references(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
             continue
         for variant in other.finished_variants():
             same_vit = any(_vit(variant) == _vit(mate) for mate in trained)
-            if variant.trains == joint and same_vit and variant.counts >= max(mate.counts for mate in trained):
+            if variant.trains == joint and same_vit:
                 extra = f" ({variant.options_label})" if variant.options_label else ""
                 title = f"Joint: {variant.label}" if joint else f"{other.method_title}{extra}"
                 yield Reference(title, variant, joint)
@@ -158,13 +162,11 @@ def _vit(variant: Variant) -> tuple:
     return (vit.name, vit.weights, vit.img_size)
 
 
-def _count_and_colour(variants: list[Variant]) -> None:
-    """Let quick runs count only where no other run has finished; give each loss one colour in all plots."""
-    others = any(variant.runs and not variant.record.quick for variant in variants)
+def _give_colours(variants: list[Variant]) -> None:
+    """Give each loss one colour in all plots."""
     losses = dict.fromkeys(v.loss for v in sorted(variants, key=_loss_order) if v.loss not in _COLOURS)
     colours = _COLOURS | {loss: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, loss in enumerate(losses)}
     for variant in variants:
-        variant.counts = not (variant.record.quick and others)
         variant.colour = colours[variant.loss]
 
 
@@ -176,7 +178,7 @@ def _loss_order(variant: Variant) -> tuple:
 
 def _variant_order(variant: Variant) -> tuple:
     engine = (variant.engine != "native", clean(variant.record.engine.title))
-    return (engine, variant.record.quick, variant.shared, _loss_order(variant), variant.own)
+    return (engine, variant.shared, _loss_order(variant), variant.own)
 
 
 def _group_order(group: Group) -> tuple:
@@ -191,13 +193,9 @@ def _label_variants(variants: list[Variant], kin: list[Variant]) -> None:
     """Name each variant by its loss and the settings that tell it from its `kin`: those of its dataset and method."""
     engines = {variant.engine for variant in variants}
     for variant in variants:
-        # Settings in which only quick runs differ are not named.
-        mates, others = (
-            [a for a in group if a.engine == variant.engine and a.counts >= variant.counts] for group in (variants, kin)
-        )
+        mates, others = ([a for a in group if a.engine == variant.engine] for group in (variants, kin))
         options = _distinct([a.shared for a in mates], [a.shared for a in others], variant.shared)
-        named = variant.counts or "quick=true" in options
-        variant.options_label = ", ".join(options if named else [*options, "quick=true"])
+        variant.options_label = ", ".join(options)
         own, own_others = ([a.own for a in group if a.loss == variant.loss] for group in (mates, others))
         variant.own_options_label = ", ".join(_distinct(own, own_others, variant.own))
         engine = variant.record.engine.title if len(engines) > 1 else ""

@@ -20,11 +20,13 @@ from pilot_tal.metrics import (
 )
 from pilot_tal.record.run_dir import Run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
-from pilot_tal.results.display import clean, exact, number
+from pilot_tal.results.formats import clean, exact, number
 
 BASELINE = "ce"
 OF_GROUP = ("tasks", "init_cls", "increment", "fidelity")
 """Changed settings that make another group, not another variant."""
+
+_MOST_FEATURED = 6  # variants in plots of single variants
 
 Values = tuple[tuple[str, str], ...]
 
@@ -37,7 +39,6 @@ class Variant:
         record: The record of one of them.
         shared: The settings that a loss does not touch, by name.
         own: The options of the loss, by name.
-        counts: Whether it is in headlines and may be bold; quick runs are only where there are no others.
         options_label: The settings that tell it from other variants; `own_options_label` the options of its loss.
         runs: The finished runs by seed.
         loss, loss_title, engine: Names; the title is `none` for a method that trains nothing.
@@ -47,7 +48,6 @@ class Variant:
     record: RunRecord
     shared: Values
     own: Values
-    counts: bool = True
     label: str = ""
     slug: str = ""
     colour: str = ""
@@ -184,6 +184,16 @@ class Group:
         """Variants with at least one finished run."""
         return [variant for variant in self.variants if variant.runs]
 
+    def featured_variants(self) -> list[Variant]:
+        """The finished variants; of many, one per loss and settings: that with default options, or else the first."""
+        variants = self.finished_variants()
+        if len(variants) <= _MOST_FEATURED:
+            return variants
+        chosen: dict[tuple, Variant] = {}
+        for variant in sorted(variants, key=lambda v: bool(v.record.changed.keys() & dict(v.own).keys())):
+            chosen.setdefault((variant.engine, variant.shared, variant.loss), variant)
+        return [variant for variant in variants if variant in chosen.values()]
+
     def rows(self) -> list[tuple[str, Variant]]:
         """Label and variant of every row of a table: the finished variants, then the references."""
         own = [(variant.label, variant) for variant in self.finished_variants()]
@@ -234,7 +244,7 @@ class Group:
 def winner(variants: Sequence[Variant], metric: str) -> Variant | None:
     """The variant with the best mean, if its paired 95 % interval against the runner-up excludes 0."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    means = {v: exact(sign * found.mean) for v in variants if v.counts and (found := v.spread(metric))}
+    means = {v: exact(sign * found.mean) for v in variants if (found := v.spread(metric))}
     if len(means) < 2:
         return None
     best, second = sorted(means, key=lambda v: -means[v])[:2]

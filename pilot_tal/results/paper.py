@@ -9,7 +9,7 @@ import pandas as pd
 
 from data_lt import CARDS, read_manifest
 from data_lt.options import DataOptions
-from pilot_tal.results.display import number
+from pilot_tal.results.formats import number
 from pilot_tal.results.groups import OF_GROUP, Group, Variant
 
 EPOCHS = 20

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import MaxNLocator
 
-from pilot_tal.results.display import number, percent, points
 from pilot_tal.results.drawing import INK, Plot, figure, heatmap, legend, reference_style, variant_style
+from pilot_tal.results.formats import number, percent, points
 from pilot_tal.results.groups import Classes, Group, Variant
 
 _CROWDED = 3  # variants; with more, points hide each other and only the running means are drawn
@@ -43,7 +43,7 @@ def accuracy_by_class(group: Group, variants: Sequence[Variant]) -> Plot:
         f", has {int(classes.counts[classes.tail].sum())} of {int(counts.sum())}. Lines are running means over "
         f"{window} classes, of means over seeds."
     )
-    return Plot("accuracy-by-class", "Training images and accuracy of each class", caption, shown, columns=panels)
+    return Plot("accuracy-by-class", "Training images and accuracy of each class", caption, shown)
 
 
 def difference_by_class(group: Group, variant: Variant) -> Plot:
@@ -70,7 +70,7 @@ def difference_by_class(group: Group, variant: Variant) -> Plot:
         f"{(values == 0).sum()}. Dashed: mean of a part ({parts} points)."
     )
     title = f"{variant.label} − {group.baseline_title}, class by class"
-    return Plot(f"difference-by-class-{variant.slug}", title, caption, shown, columns=[axes])
+    return Plot(f"difference-by-class-{variant.slug}", title, caption, shown)
 
 
 def confusion(group: Group, variant: Variant) -> Plot:
@@ -97,7 +97,7 @@ def confusion(group: Group, variant: Variant) -> Plot:
     if wrong.sum():
         to_head = wrong[:, ~classes.tail].sum() / wrong.sum()
         caption += f" Of the tail's wrong images, {percent(to_head, 0)} % are taken for head classes."
-    return Plot(f"confusion-{variant.slug}", f"Confusion matrix: {variant.label}", caption, shown, cells=[axes])
+    return Plot(f"confusion-{variant.slug}", f"Confusion matrix: {variant.label}", caption, shown)
 
 
 def _shade_tail(axes: Axes, classes: Classes, named: bool = True) -> None:

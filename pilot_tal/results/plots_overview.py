@@ -1,15 +1,13 @@
-"""Plots over variants and groups: A_Mean against A_Tail, changes against the baseline, options of a loss."""
+"""Plots over variants and groups: A_Mean against A_Tail, changes against the baseline."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from pilot_tal.metrics import DEFINITIONS, Difference, mean_interval
-from pilot_tal.results.display import shorten, slug
 from pilot_tal.results.drawing import INK, MARKERS, Plot, figure, legend
+from pilot_tal.results.formats import shorten, slug
 from pilot_tal.results.groups import Group, Variant
-from pilot_tal.results.options import Grid, grids, option
 from pilot_tal.results.study import Study
 
 _MOST_ROWS, _MOST_PLACES = 40, 6
@@ -25,7 +23,7 @@ def study_plots(study: Study) -> Iterator[Plot]:
     for turn, ((dataset, tasks, _), groups) in enumerate(places.items()):
         if turn < _MOST_PLACES and len(groups) > 1:
             markers = dict(zip(dict.fromkeys(group.method_title for group in groups), 10 * MARKERS, strict=False))
-            found = [(markers[g.method_title], v) for g in groups for v in g.finished_variants() if v.counts]
+            found = [(markers[g.method_title], v) for g in groups for v in g.finished_variants()]
             colours = dict.fromkeys((variant.loss_title, variant.colour) for _, variant in found)
             keys = [(title, "s", colour) for title, colour in colours]
             keys += [(title, marker, INK) for title, marker in markers.items()]
@@ -76,7 +74,7 @@ def _changes(study: Study, metric: str) -> Iterator[Plot]:
         (group, variant, _percents(found))
         for group in study.finished
         for variant in group.compared_variants()
-        if variant.counts and (found := group.difference(variant, metric)) is not None
+        if (found := group.difference(variant, metric)) is not None
     ]
     if not 0 < len(cases) <= _MOST_ROWS:
         return
@@ -99,38 +97,3 @@ def _row_name(group: Group, label: str) -> str:
     names = [group.dataset_title, group.method_title, group.tasks_title, group.fidelity, label]
     first = 1 if group.data_note else 2
     return f"{shorten(' · '.join(names[:first]))}\n{shorten(' · '.join(names[first:]), 40)}"
-
-
-def options_plots(group: Group) -> Iterator[Plot]:
-    """The grids of a group over one option; for more there is the table."""
-    for index, grid in enumerate(grids(group), 1):
-        if len(grid.options) == 1:
-            yield _curve(group, grid, slug(f"options-{grid.variants[0].loss}-{index}"))
-
-
-def _curve(group: Group, grid: Grid, name: str) -> Plot:
-    """The metrics over the values of one option, with the baseline as a line."""
-    values = {option(variant, grid.options[0]): variant for variant in grid.variants}
-    first, base = grid.variants[0], group.baseline(grid.variants[0])
-    shown, panels = figure(4.4, rows=2, sharex=True)
-    for axes, metric in zip(panels, ("a_mean", "a_tail"), strict=True):
-        means = [_interval(variant, metric)[0] for variant in values.values()]
-        ends = np.array([_percents(group.difference(variant, metric))[1:] for variant in values.values()])
-        look: dict[str, Any] = {
-            "color": first.colour,
-            "marker": "o",
-            "capsize": 3,
-            "label": f"{first.loss_title}, 95 % interval",
-        }
-        axes.errorbar(range(len(values)), means, np.nan_to_num(np.ptp(ends, axis=1) / 2), **look)
-        if base is not None and base.runs:
-            axes.axhline(_interval(base, metric)[0], color=base.colour, linestyle="--", label=group.baseline_title)
-        axes.set_ylabel(f"{DEFINITIONS[metric][0]}, %")
-    panels[-1].set(xlabel=grid.options[0], xlim=(-0.5, len(values) - 0.5))
-    panels[-1].set_xticks(range(len(values)), values)
-    legend(shown, panels[0])
-    caption = (
-        f"Means over seeds; bars are the interval of the change against {group.baseline_title}, paired by seed. "
-        "The best value is chosen on the test images, so part of its lead is luck."
-    )
-    return Plot(name, f"{first.loss_title} over {grid.options[0]}", caption, shown)

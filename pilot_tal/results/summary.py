@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pilot_tal.results.display import percent
 from pilot_tal.results.findings import group_findings, headline, study_findings
-from pilot_tal.results.formats import difference_cell, spread_cell
+from pilot_tal.results.formats import difference_cell, percent, spread_cell
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.groups import Group
 from pilot_tal.results.paper import paper_numbers

@@ -7,22 +7,65 @@ from typing import Any
 import numpy as np
 
 from pilot_tal.metrics import AFTER_TASK, DEFINITIONS
-from pilot_tal.record.run_record import NO_LOSS
+from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.record.states import state_of
-from pilot_tal.results.conditions import caption
-from pilot_tal.results.display import clean, points
-from pilot_tal.results.formats import Cell, Table, difference_cell, make_frame, percent_cell, spread_cell
+from pilot_tal.results.formats import (
+    Cell,
+    Table,
+    clean,
+    difference_cell,
+    make_frame,
+    number,
+    percent_cell,
+    points,
+    spread_cell,
+)
 from pilot_tal.results.groups import Group, Variant, winner
-from pilot_tal.results.options import grids, option
 from pilot_tal.results.paper import method_place, paper_numbers
 from pilot_tal.results.study import Study
 
 _COMPARED = ("a_mean", "a_tail")
 _LEVELS = ("a_mean", "a_tail", "a_head")
 _CSV = ("csv",)
+_MOST_VALUES = 4
+_SETTINGS = {
+    "Epochs": ("tuned_epoch",),
+    "Batch size": ("batch_size",),
+    "Optimizer": ("optimizer",),
+    "Learning rate": ("init_lr", "scheduler"),
+}
+
 
 Place = tuple[str, tuple[int, ...]]
 """Title of a dataset and its task sizes: a column of the paper's table."""
+
+
+def conditions(groups: Sequence[Group], path: bool = True) -> dict[str, str]:
+    """Name → value of every condition; different values are listed, or counted where there are many.
+
+    Args:
+        groups: Groups with finished runs.
+        path: Whether to include the folder of the images.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for group in groups:
+        for variant in group.finished_variants():
+            for name, value in _of(group, variant).items():
+                found.setdefault(name, {}).update({clean(value): None} if value else {})
+    if not path:
+        found.pop("Images", None)
+    return {name: _joined([*values]) for name, values in found.items() if values}
+
+
+def caption(groups: Sequence[Group]) -> str:
+    """The conditions as one sentence, for captions in LaTeX."""
+    return "; ".join(f"{name}: {value}" for name, value in conditions(groups, path=False).items()) + "."
+
+
+def conditions_table(groups: Sequence[Group], name: str) -> Table:
+    """The conditions as a table of two columns."""
+    frame = make_frame(["Condition", "Value"], list(conditions(groups).items()))
+    return Table(name, "Conditions", frame, labels=2)
 
 
 def overview_table(study: Study) -> Table:
@@ -102,28 +145,6 @@ def changes_table(group: Group) -> Table | None:
     title = f"{group.title}: change against {base}, points, mean over shared seeds (95 % interval)"
     frame = make_frame([f"Loss (− {base})", *map(_name, keys)], cells)
     return Table(f"changes-{group.slug}", title, frame, conditions=caption([group]))
-
-
-def options_table(group: Group) -> Table | None:
-    """The variants that differ in options of their loss only, a row each; None where there are none."""
-    found = grids(group)
-    if not found:
-        return None
-    options = list(dict.fromkeys(name for grid in found for name in grid.options))
-    cells: list[list[Any]] = []
-    for grid in found:
-        best = {key: winner(grid.variants, key) for key in _COMPARED}
-        for variant in grid.variants:
-            row: list[Any] = [variant.loss_title, *(clean(option(variant, name)) for name in options)]
-            row += [len(variant.seeds)]
-            row += [spread_cell(variant.spread(key), best[key] is variant) for key in _COMPARED]
-            row += [difference_cell(group.difference(variant, key)) for key in _COMPARED]
-            cells.append(row)
-    columns = ["Loss", *map(clean, options), "Seeds", *map(_name, _COMPARED)]
-    columns += [f"Change of {_name(key)} (95 % interval)" for key in _COMPARED]
-    title = f"{group.title}: options of a loss; the best of them is chosen on the test images"
-    frame = make_frame(columns, cells)
-    return Table(f"options-{group.slug}", title, frame, 2 + len(options), conditions=caption([group]))
 
 
 def tasks_table(group: Group) -> Table:
@@ -258,3 +279,49 @@ def _methods(study: Study) -> dict[str, dict[tuple[str, str], dict[Place, Varian
         rows = methods.setdefault(title, {})
         rows.setdefault((variant.loss, variant.own_options_label), {})[_place(group)] = variant
     return methods
+
+
+def _of(group: Group, variant: Variant) -> dict[str, str]:
+    record = variant.record
+    backbone, stream, settings = record.backbone, record.stream, record.method.settings
+    weights = backbone.weights + (f", checksum {backbone.checksum[:12]}" if backbone.checksum else "")
+    chosen = {
+        name: ", ".join(str(settings[key]) for key in keys if key in settings) if variant.trains else ""
+        for name, keys in _SETTINGS.items()
+    }
+    sizes, train = stream.task_sizes, stream.train_counts
+    even = len({*sizes}) == 1
+    tests = sum(next(iter(variant.runs.values())).metrics["per_class"]["test_images"])
+    return {
+        "Dataset": f"{group.dataset_title}: {number(len(train), 'class', 'classes')}, {sum(train)} training images "
+        f"({max(train)} to {min(train)} per class), {tests} test images",
+        "Images": str(record.environment[-1].get("images") or "") if record.environment else "",
+        "Data checksum": (record.data.checksum or "")[:12],
+        "Backbone": f"{backbone.name} (weights {weights})",
+        "Image size": f"{backbone.img_size} pixels" if backbone.img_size else "the backbone's own",
+        "Normalisation": stream.normalize,
+        "Transform": stream.transform,
+        **chosen,
+        "Tasks": f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}" if even else "+".join(map(str, sizes)),
+        "Class order": stream.order,
+        "Seeds": ", ".join(map(str, variant.seeds)),
+        "Fidelity": group.fidelity,
+        "Precision": backbone.precision,
+        "Engine": record.engine.title,
+        "Software": _software(record),
+    }
+
+
+def _software(record: RunRecord) -> str:
+    if not record.environment:
+        return ""
+    last = record.environment[-1]
+    found = {"pilot_tal": last.get("pilot_tal"), "Python": last.get("python")}
+    found |= {name: (last.get("packages") or {}).get(name) for name in ("torch", "timm", "numpy")}
+    versions = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    return f"{versions}; {last['device']}" if last.get("device") else versions
+
+
+def _joined(values: list[str]) -> str:
+    more = len(values) - _MOST_VALUES
+    return " / ".join(values[:_MOST_VALUES]) + (f" / {more} more" if more > 0 else "")

@@ -10,7 +10,7 @@ import numpy as np
 from data_lt.errors import UserError
 from data_lt.pictures import read_picture
 from pilot_tal.metrics import rank_classes
-from pilot_tal.results.display import clean
+from pilot_tal.results.formats import clean
 from pilot_tal.results.groups import Group, Variant
 
 CLASSES, WRONG, SIDE = 3, 4, 96  # of the head and of the tail; images per class; pixels

@@ -8,7 +8,6 @@ import pytest
 from synthetic_runs import write_comparison
 
 from pilot_tal.results import build_report
-from pilot_tal.results.grouping import load_study
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 PROGRAMS = (shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver"))
@@ -33,10 +32,6 @@ class Browser:
 
     def run(self, code, *arguments):
         return self.driver.execute_script(code, *arguments)
-
-    def point(self, x, y):
-        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
-        return self.run("const t = document.getElementById('tip'); return t.hidden ? null : t.innerText")
 
     def click(self, element):
         """Moves there and presses, as a hand does."""
@@ -136,91 +131,16 @@ def test_click_on_a_column_title_sorts_the_table(browser, mixed_report):
         assert (column(browser, table, 0), column(browser, table, index)) == kept
 
 
-def figure_of(browser, title):
-    figures = {figure.find_element("css selector", "h4").text: figure for figure in browser.find("figure")}
-    figure = figures[title]
-    browser.run("arguments[0].scrollIntoView({block: 'center'})", figure)
-    return figure
-
-
-def texts(browser, figure):
-    """Every text of a plot with the middle of its place on the screen, in the order drawn."""
-    code = """return [...arguments[0].querySelectorAll('svg text')].map((t) => {
-        const box = t.getBoundingClientRect();
-        return [t.textContent, box.x + box.width / 2, box.y + box.height / 2]; })"""
-    return browser.run(code, figure)
-
-
-def told(data, place):
-    tail = "tail" if data["tail"][place] else "head"
-    accuracies = [
-        f"{variant}: {values[place]:.1f} %" for variant, values in zip(data["variants"], data["accuracy"], strict=True)
-    ]
-    return [data["names"][place], f"{data['images'][place]} training images, {tail}", *accuracies]
-
-
-@pytest.fixture(scope="module")
-def expected(demo_runs):
-    """Names, images and accuracies of the classes from many to few images, from the runs themselves."""
-    (group,) = load_study([demo_runs]).groups
-    classes = group.classes()
-    order = classes.order
-    variants = group.finished_variants()
-    return {
-        "names": [classes.names[k] for k in order],
-        "images": classes.counts[order].tolist(),
-        "tail": classes.tail[order].tolist(),
-        "variants": [variant.label for variant in variants],
-        "accuracy": [(100 * variant.by_class("accuracy")[order]).tolist() for variant in variants],
-        "order": list(variants[0].runs[variants[0].seeds[0]].record.stream.class_order),
-    }
-
-
-@pytest.mark.parametrize("title", ["Training images and accuracy of each class", "TAL − CE, class by class"])
-def test_class_in_a_plot_shows_its_values(browser, demo_report, expected, title):
+def test_the_field_hides_the_other_classes(browser, demo_report):
     browser.open(demo_report)
-    figure = figure_of(browser, title)
-    ticks = {text: x for text, x, _ in reversed(texts(browser, figure))}  # those of the x axis are drawn first
-    _, top, _, height = browser.box(figure.find_element("css selector", "svg"))
-    middle = top + height / 2
-    step = (ticks["40"] - ticks["10"]) / 30
-    for place in (0, 9, 24, 25, 49):
-        shown = browser.point(ticks["10"] + (place - 9) * step, middle)
-        assert shown.splitlines() == told(expected, place)
-    assert browser.point(ticks["10"] - 10 * step - 20, middle) is None  # beside the axes
-
-
-def test_confusion_matrix_cell_shows_its_value(browser, demo_report, expected):
-    browser.open(demo_report)
-    found = texts(browser, figure := figure_of(browser, "Confusion matrix: TAL"))
-    xs = [x for text, x, _ in found if text in ("0", "40")][:2]  # ticks below come first, then those at the side
-    ys = [y for text, _, y in found if text in ("0", "40")][2:4]
-    assert figure
-    names = expected["names"]
-    for true, pred in ((0, 0), (12, 3), (3, 12), (49, 20)):
-        x = xs[0] + (pred + 0.5) * (xs[1] - xs[0]) / 40  # cell k reaches from k to k + 1
-        y = ys[0] + (true + 0.5) * (ys[1] - ys[0]) / 40
-        lines = browser.point(x, y).splitlines()
-        assert f"class: {names[true]}" in lines and f"taken for: {names[pred]}" in lines
-
-
-def test_search_finds_the_row_of_a_class(browser, demo_report, expected):
-    browser.open(demo_report)
-    field = browser.find(".search input")[0]
+    browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    (field,) = browser.find(".search input")
     field.send_keys("LASS 04")
-    hits = browser.find(".search li button")
-    assert [hit.text.split(" · ")[0] for hit in hits] == [name for name in expected["names"] if "class 04" in name]
-    name, *rest = hits[0].text.split(" · ")
-    place = expected["names"].index(name)
-    accuracies = zip(expected["variants"], expected["accuracy"], strict=True)
-    images = f"{expected['images'][place]} training images"
-    assert rest == [images, *(f"{variant} {values[place]:.1f} %" for variant, values in accuracies)]
-    browser.click(hits[0])
-    (row,) = browser.find("tr.found")
-    assert row.is_displayed() and row.text.startswith(name)
+    shown = [row.text.split()[1] for row in browser.find("table.classes tbody tr") if row.is_displayed()]
+    assert sorted(shown) == [f"04{i}" for i in range(10)]
     field.clear()
     field.send_keys("nowhere")
-    assert [item.text for item in browser.find(".search li")] == ["no class"]
+    assert not any(row.is_displayed() for row in browser.find("table.classes tbody tr"))
 
 
 def test_names_that_are_html_stay_text(browser, tmp_path):
@@ -229,12 +149,7 @@ def test_names_that_are_html_stay_text(browser, tmp_path):
     write_comparison(tmp_path, seeds=(1,), class_names=evil, **small)
     browser.open(build_report([tmp_path], tmp_path / "report"))
     scripts = len(browser.find("script"))
-    figure = figure_of(browser, "Training images and accuracy of each class")
-    x, y, width, height = browser.box(figure.find_element("css selector", "svg"))
-    shown = [browser.point(x + width * share, y + height / 2) for share in (0.2, 0.45, 0.7, 0.9)]
-    assert [text.split("\n")[0] for text in shown] == evil
-    field = browser.find(".search input")[0]
-    field.send_keys("<")
-    assert {hit.text.split(" · ")[0] for hit in browser.find(".search li button")} == {n for n in evil if "<" in n}
-    assert not browser.find("#tip img, .search img, #tip b b, .search b, table img")
+    names = [cell.get_attribute("textContent") for cell in browser.find("table.classes td.name:first-child")]
+    assert sorted(names) == sorted(evil)
+    assert not browser.find("table img, table b")
     assert len(browser.find("script")) == scripts and browser.driver.get_log("browser") == []

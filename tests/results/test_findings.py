@@ -213,13 +213,14 @@ def test_unfinished_and_quick_runs_are_reported(tmp_path):
     assert found["quick_runs"] == {"n": 6}
 
 
-def test_quick_runs_stay_out_of_headlines_where_there_are_others(tmp_path):
+def test_quick_runs_are_left_out_where_others_have_finished(tmp_path):
     write_comparison(tmp_path, method="lae", epochs=2, quick=True, **TINY)
     (lead,) = headline(load_study([tmp_path]))
     assert lead.kind == "tail_change" and not study_findings(load_study([tmp_path]))
     write_comparison(tmp_path, losses=(("ce", 0), ("tal", 0.3)), **TINY)
     (lead,) = headline(load_study([tmp_path]))
     assert lead.kind == "tail_change" and "L2P" in lead.values["where"]
+    assert not any(run.record.quick for run in load_study([tmp_path]).runs)
 
 
 def paper_runs(root, *items, quick=False, checksum=CUB.checksum):
