@@ -106,6 +106,12 @@ class Run:
         load: Callable[[Path], Model] = import_module("pilot_tal.model.load").load_model  # a higher layer
         return load(self.path)
 
+    @property
+    def image_folder(self) -> Path | None:
+        """The folder of the images; None if it is not there any more."""
+        folder = self.record.environment[-1].get("images") if self.record.environment else None
+        return Path(folder) if isinstance(folder, str) and Path(folder).is_dir() else None
+
     def images(self, task: int) -> list[str]:
         """The test images after a task, in the order of its predictions."""
         rows = csv.DictReader(io.StringIO(_verified(self.path, task_file("predictions", task), self.files), newline=""))

@@ -1,7 +1,6 @@
 """Maps of the frozen features of the test images in two dimensions, by UMAP."""
 
 import importlib
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -39,9 +38,9 @@ def feature_maps(study: Study) -> list[Plot]:
 
 def _map(run: Run, umap: ModuleType, name: str) -> Plot:
     record, stream = run.record, run.record.stream
-    folder = Path(str(record.environment[-1].get("images"))) if record.environment else None
-    if folder is None or not folder.is_dir():
-        raise UserError(f"--features needs the images of {run.path.name}, which are not in {folder}; restore them")
+    folder = run.image_folder
+    if folder is None:
+        raise UserError(f"--features needs the images of {run.path.name}, which are not where they were; restore them")
     step = -(-len(run.labels[-1][0]) // MOST_IMAGES)
     labels, files = run.labels[-1][0][::step], run.images(run.tasks_done - 1)[::step]
     if len(labels) < 3:

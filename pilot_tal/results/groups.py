@@ -23,8 +23,6 @@ from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.results.formats import clean, exact, number
 
 BASELINE = "ce"
-OF_GROUP = ("tasks", "init_cls", "increment", "fidelity")
-"""Changed settings that make another group, not another variant."""
 
 _MOST_FEATURED = 6  # variants in plots of single variants
 
@@ -254,17 +252,13 @@ def winner(variants: Sequence[Variant], metric: str) -> Variant | None:
 
 
 def shared_seeds(a: Variant, b: Variant) -> list[int]:
-    """Seeds that both finished on the same data."""
-    return [seed for seed in a.seeds if seed in b.runs and same_data(a.runs[seed], b.runs[seed])]
+    """Seeds that both finished on the same data: class order, training images and test images per class."""
+    return [seed for seed in a.seeds if seed in b.runs and _data(a.runs[seed]) == _data(b.runs[seed])]
 
 
-def same_data(a: Run, b: Run) -> bool:
-    """Same classes in the same order, as many training images, and the same test images."""
-    mine, other = a.record.stream, b.record.stream
-    same_lists = (mine.class_order, mine.train_counts) == (other.class_order, other.train_counts)
-    return same_lists and all(
-        np.array_equal(np.bincount(x[0]), np.bincount(y[0])) for x, y in zip(a.labels, b.labels, strict=True)
-    )
+def _data(run: Run) -> tuple:
+    stream = run.record.stream
+    return (stream.class_order, stream.train_counts, np.bincount(run.labels[-1][0]).tolist())
 
 
 def _original_order(run: Run) -> np.ndarray:

@@ -10,10 +10,11 @@ import pandas as pd
 from data_lt import CARDS, read_manifest
 from data_lt.options import DataOptions
 from pilot_tal.results.formats import number
-from pilot_tal.results.groups import OF_GROUP, Group, Variant
+from pilot_tal.results.groups import Group, Variant
 
 EPOCHS = 20
 BACKBONE = "vit_base_patch16_224"
+_OF_GROUP = ("tasks", "init_cls", "increment", "fidelity")  # changed settings that make another group
 _OF_DATA = {field.name for field in fields(DataOptions)}
 
 
@@ -63,7 +64,7 @@ def _other_settings(group: Group, variant: Variant) -> list[str]:
     """Settings that are not the defaults of method, dataset and loss, apart from those `departures` looks at."""
     changed, checksum = variant.record.changed, variant.record.data.checksum
     other_split = checksum is not None and checksum != _shipped_checksum(group.dataset)
-    skipped = {*OF_GROUP, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
+    skipped = {*_OF_GROUP, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
     found = [
         f"{name} {_plain(value)}" + ("" if default is None else f" instead of {_plain(default)}")
         for name, (value, default) in changed.items()

@@ -27,14 +27,7 @@ from pilot_tal.results.study import Study
 _COMPARED = ("a_mean", "a_tail")
 _LEVELS = ("a_mean", "a_tail", "a_head")
 _CSV = ("csv",)
-_MOST_VALUES = 4
-_SETTINGS = {
-    "Epochs": ("tuned_epoch",),
-    "Batch size": ("batch_size",),
-    "Optimizer": ("optimizer",),
-    "Learning rate": ("init_lr", "scheduler"),
-}
-
+_MOST_VALUES = 4  # of a condition
 
 Place = tuple[str, tuple[int, ...]]
 """Title of a dataset and its task sizes: a column of the paper's table."""
@@ -54,7 +47,9 @@ def conditions(groups: Sequence[Group], path: bool = True) -> dict[str, str]:
                 found.setdefault(name, {}).update({clean(value): None} if value else {})
     if not path:
         found.pop("Images", None)
-    return {name: _joined([*values]) for name, values in found.items() if values}
+    more = {name: len(values) - _MOST_VALUES for name, values in found.items()}
+    shown = {name: " / ".join([*values][:_MOST_VALUES]) for name, values in found.items() if values}
+    return {name: text + (f" / {more[name]} more" if more[name] > 0 else "") for name, text in shown.items()}
 
 
 def caption(groups: Sequence[Group]) -> str:
@@ -285,10 +280,7 @@ def _of(group: Group, variant: Variant) -> dict[str, str]:
     record = variant.record
     backbone, stream, settings = record.backbone, record.stream, record.method.settings
     weights = backbone.weights + (f", checksum {backbone.checksum[:12]}" if backbone.checksum else "")
-    chosen = {
-        name: ", ".join(str(settings[key]) for key in keys if key in settings) if variant.trains else ""
-        for name, keys in _SETTINGS.items()
-    }
+    trained = {key: str(value) for key, value in settings.items() if variant.trains}
     sizes, train = stream.task_sizes, stream.train_counts
     even = len({*sizes}) == 1
     tests = sum(next(iter(variant.runs.values())).metrics["per_class"]["test_images"])
@@ -301,7 +293,10 @@ def _of(group: Group, variant: Variant) -> dict[str, str]:
         "Image size": f"{backbone.img_size} pixels" if backbone.img_size else "the backbone's own",
         "Normalisation": stream.normalize,
         "Transform": stream.transform,
-        **chosen,
+        "Epochs": trained.get("tuned_epoch", ""),
+        "Batch size": trained.get("batch_size", ""),
+        "Optimizer": trained.get("optimizer", ""),
+        "Learning rate": ", ".join(trained[key] for key in ("init_lr", "scheduler") if key in trained),
         "Tasks": f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}" if even else "+".join(map(str, sizes)),
         "Class order": stream.order,
         "Seeds": ", ".join(map(str, variant.seeds)),
@@ -320,8 +315,3 @@ def _software(record: RunRecord) -> str:
     found |= {name: (last.get("packages") or {}).get(name) for name in ("torch", "timm", "numpy")}
     versions = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     return f"{versions}; {last['device']}" if last.get("device") else versions
-
-
-def _joined(values: list[str]) -> str:
-    more = len(values) - _MOST_VALUES
-    return " / ".join(values[:_MOST_VALUES]) + (f" / {more} more" if more > 0 else "")

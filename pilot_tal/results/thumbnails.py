@@ -35,8 +35,8 @@ def thumbnails(group: Group) -> tuple[Variant, list[Thumbnails]]:
     variant = next(iter(group.compared_variants() or group.finished_variants()))
     run = variant.runs[variant.seeds[0]]
     stream, (true, pred) = run.record.stream, run.labels[-1]
-    folder = run.record.environment[-1].get("images") if run.record.environment else None
-    if not isinstance(folder, str) or not Path(folder).is_dir():
+    folder = run.image_folder
+    if folder is None:
         return variant, []
     files, rank = run.images(run.tasks_done - 1), rank_classes(stream.train_counts, stream.class_order)
     found, chosen = [], dict.fromkeys([*rank[::-1][:CLASSES], *rank[:CLASSES][::-1]])
@@ -45,7 +45,7 @@ def thumbnails(group: Group) -> tuple[Variant, list[Thumbnails]]:
         right, wrong = places[pred[places] == label][:1], places[pred[places] != label]
         wrong = wrong[np.sort(np.unique(pred[wrong], return_index=True)[1])[:WRONG]]  # one for each other class
         try:
-            images = [(_jpeg(Path(folder) / files[i]), clean(stream.class_names[pred[i]])) for i in (*right, *wrong)]
+            images = [(_jpeg(folder / files[i]), clean(stream.class_names[pred[i]])) for i in (*right, *wrong)]
         except UserError:
             return variant, []
         part = "tail" if label in rank[: len(rank) // 2] else "head"
