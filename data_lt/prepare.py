@@ -66,23 +66,31 @@ def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = N
         options: The dataset's options.
         **given: The same by name, in place of `options`.
     """
-    card = CARDS[dataset]
-    options = DataOptions.of(**given) if options is None else options
+    return find_set(CARDS[dataset], data_root, DataOptions.of(**given) if options is None else options)[0]
+
+
+def find_set(card: DatasetCard, data_root: str | Path, options: DataOptions) -> tuple[LongTailedSet, Manifest]:
+    """The set that `prepare` returns, and its manifest."""
     make_recipe(card, options)  # refuses what cannot go together before any image is looked for
     chosen = None
     if options.manifest is not None:
         chosen = read_manifest(options.manifest)
-        if chosen.name != dataset:
-            raise UserError(f"manifest {options.manifest} is of the dataset {chosen.name}, not of {dataset}")
+        if chosen.name != card.name:
+            raise UserError(f"manifest {options.manifest} is of the dataset {chosen.name}, not of {card.name}")
     elif is_shipped(card, options):
         chosen = read_manifest(card.name)
     pool = find_pool(card, data_root, options, chosen)
-    notes = notes_on(card, pool, options)
-    for note in notes:
-        print(note, file=sys.stderr, flush=True)
-    found = locate(chosen or build_manifest(card, pool, options, data_root), card, pool, data_root)
-    name, title = dataset_name(card, pool, options)
-    return dataclasses.replace(found, notes=notes, name=name, title=title)
+    notes: tuple[str, ...] = ()
+    if options.merge and pool.is_split and card.classes is None:
+        both = " and ".join(f"{part}/" for part in pool.parts)
+        notes = (f"merge=true: {both} below {pool.root} are one pool, from which the test images are drawn.",)
+        print(*notes, file=sys.stderr, flush=True)
+    manifest = chosen or build_manifest(card, pool, options, data_root)
+    frame = manifest.frame()
+    frame["path"] = _locate(manifest, card, pool, data_root)
+    name, title = _dataset_name(card, pool, options)
+    about = (manifest.class_names, manifest.checksum, manifest.header)
+    return LongTailedSet(name, title, pool.root, frame, *about, card, notes), manifest
 
 
 def manifest_from_lists(
@@ -98,7 +106,7 @@ def manifest_from_lists(
     return build_manifest(card, find_pool(card, data_root, options), options, data_root)
 
 
-def dataset_name(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, str]:
+def _dataset_name(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, str]:
     """The name of a dataset in files and its title in tables and plots.
 
     An own dataset (`folder_lt`) has those of the option `name`, or of its folder.
@@ -108,14 +116,6 @@ def dataset_name(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[s
     if not name or (options.name is None and name in CARDS):
         return card.name, card.title
     return name, title
-
-
-def notes_on(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, ...]:
-    """Sentences on the split that its numbers do not show."""
-    if options.merge and pool.is_split and card.classes is None:
-        both = " and ".join(f"{part}/" for part in pool.parts)
-        return (f"merge=true: {both} below {pool.root} are one pool, from which the test images are drawn.",)
-    return ()
 
 
 def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bool = False) -> Recipe:
@@ -260,35 +260,23 @@ def build_manifest(
     return Manifest(card.name, split_pools(names, recipe, test_names), paths=pool.lists is not None)
 
 
-def locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | Path) -> LongTailedSet:
-    """Finds every entry of a manifest among the images on the disk.
+def _locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | Path) -> list[str]:
+    """The path of every entry of a manifest, in the order of its rows.
 
     Raises:
-        MissingImages: some are not there.
+        MissingImages: some are not on the disk.
     """
     rows = list(manifest.rows())
     missing = [f"{label}/{name}" for label, _, name in rows if name not in pool.files.get(label, ())]
+    if absent := [label for label in manifest.class_names if label not in pool.files]:
+        raise _missing_classes(card, pool, absent, data_root, missing)
     if missing:
-        absent = [label for label in manifest.class_names if label not in pool.files]
-        if absent:
-            raise _missing_classes(card, pool, absent, data_root, missing)
         raise MissingImages(
             f"{len(missing):,} of the {len(rows):,} images of {card.title} are missing below {pool.root}: "
             f"{shortened(missing)}{_how_to_get(card, data_root)}",
             missing,
         )
-    frame = manifest.frame()
-    frame["path"] = [pool.files[label][name] for label, _, name in rows]
-    return LongTailedSet(
-        name=manifest.name,
-        title=card.title,
-        root=pool.root,
-        frame=frame,
-        class_names=manifest.class_names,
-        checksum=manifest.checksum,
-        law=manifest.header,
-        card=card,
-    )
+    return [pool.files[label][name] for label, _, name in rows]
 
 
 def _missing_classes(

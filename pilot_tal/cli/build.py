@@ -14,20 +14,12 @@ from data_lt.files import given_path, staged_folder, write_text
 from data_lt.manifest import Manifest, read_manifest, seal
 from data_lt.options import DataOptions
 from data_lt.pictures import shortened
-from data_lt.pools import Pool
-from data_lt.prepare import (
-    MissingImages,
-    build_manifest,
-    dataset_name,
-    find_pool,
-    is_shipped,
-    locate,
-    make_recipe,
-    notes_on,
-)
+from data_lt.prepare import LongTailedSet, MissingImages, build_manifest, find_pool, find_set, is_shipped, make_recipe
 from pilot_tal.cli.arguments import DataRoot, Plugins, print_table, use_plugins
 from pilot_tal.cli.output import echo
 from pilot_tal.schema import settings_of
+
+_Built = tuple[str, str, Manifest, str]  # name, title, manifest and state
 
 
 def _with_dataset_options(function: Callable) -> Callable:
@@ -97,19 +89,14 @@ def build(
         make_recipe(card, chosen)
         if shipped and not is_shipped(card, chosen):
             raise UserError(f"--shipped shows the shipped manifest of {card.name}; there is none with these options")
-    results: list[tuple[str, str, Manifest, str]] = []  # name, title, manifest and state of each
+    results: list[_Built] = []
     for card in cards:
         if shipped:
             results.append((card.name, card.title, read_manifest(card.name), "shipped"))
             continue
         if download:
             _download(card, root, chosen.folder)
-        pool = find_pool(card, root, chosen)
-        manifest = _manifest(card, pool, chosen, root, target)
-        if verify:
-            _verify(manifest, pool)
-        state = _state(manifest, pool) if is_shipped(card, chosen) else "as asked"
-        results.append((*dataset_name(card, pool, chosen), manifest, state))
+        results.append(_built(card, root, chosen, target, verify))
     _show(results)
     with staged_folder(target) as folder:
         for name, _, manifest, _ in () if shipped else results:
@@ -120,19 +107,19 @@ def build(
     echo("wrote " + ", ".join(str(target / name) for name in written))
 
 
-def _manifest(card: DatasetCard, pool: Pool, options: DataOptions, root: Path, target: Path) -> Manifest:
+def _built(card: DatasetCard, root: Path, options: DataOptions, target: Path, verify: bool) -> _Built:
     try:
-        if is_shipped(card, options):
-            locate(read_manifest(card.name), card, pool, root)  # names what a run would lack
-        manifest = build_manifest(card, pool, options, root)
-        locate(manifest, card, pool, root)
-        for note in notes_on(card, pool, options):
-            echo(note)
-        return manifest
+        found, manifest = find_set(card, root, options)
     except MissingImages as error:
         path = target / f"{card.name}.missing.txt"
         write_text(path, "\n".join(error.missing) + "\n")
         raise UserError(f"{error}; {path} lists all that is missing") from error
+    if verify:
+        _verify(found)
+    if not is_shipped(card, options):
+        return found.name, found.title, manifest, "as asked"
+    rebuilt = build_manifest(card, find_pool(card, root, options), options, root)
+    return found.name, found.title, rebuilt, _state(rebuilt, manifest, found.root)
 
 
 def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
@@ -140,13 +127,11 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
 
     if card.url is not None and root.is_dir():
         try:
-            pool = find_pool(card, root, DataOptions(folder=folder))
-            manifest = read_manifest(card.name) if card.shipped else build_manifest(card, pool)
-            locate(manifest, card, pool, root)
+            found, _ = find_set(card, root, DataOptions(folder=folder))
         except UserError:
             pass  # not here, or not all of it: that is what the download is for
         else:
-            echo(f"{card.title}: all images are there already, in {pool.root}")
+            echo(f"{card.title}: all images are there already, in {found.root}")
             return
     if card.url is not None:
         echo(f"{card.title}: fetching {card.url} to {root}")
@@ -154,36 +139,33 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
     echo(f"{card.title}: extracted to {download(card, root)}; the archive beside it may be removed")
 
 
-def _verify(manifest: Manifest, pool: Pool) -> None:
+def _verify(found: LongTailedSet) -> None:
     from data_lt.pictures import verify_images
 
-    split = manifest.split
-    names = [(label, name) for label in manifest.class_names for name in (*split.train[label], *split.test[label])]
-    count, turned = verify_images(pool.root, [pool.files[label][name] for label, name in names])
-    echo(f"{manifest.name}: all {count:,} images can be read")
+    count, turned = verify_images(found.root, found.frame.path)
+    echo(f"{found.name}: all {count:,} images can be read")
     if turned:
         echo(
-            f"{manifest.name}: {turned:,} of them have an EXIF orientation, which runs ignore, as LAMDA-PILOT does; "
+            f"{found.name}: {turned:,} of them have an EXIF orientation, which runs ignore, as LAMDA-PILOT does; "
             "rotate the files themselves if needed"
         )
 
 
-def _state(manifest: Manifest, pool: Pool) -> str:
+def _state(manifest: Manifest, official: Manifest, root: Path) -> str:
     """Whether a rebuilt manifest equals the shipped one; if not, prints where the images differ."""
-    official = read_manifest(manifest.name)
     if official.text() == manifest.text():
         return "identical"
     sizes, wanted = manifest.split.pool, official.split.pool
     other = [f"{k} ({sizes[k]} images, officially {wanted[k]})" for k in wanted if sizes[k] != wanted[k]]
     where = f"these classes have other files: {shortened(other)}" if other else "file names differ"
     echo(
-        f"{manifest.name}: NOT identical to the shipped manifest, since the images below {pool.root} are not "
+        f"{manifest.name}: NOT identical to the shipped manifest, since the images below {root} are not "
         f"the official ones; {where}. All images of the shipped manifest are there, and runs use that one."
     )
     return "differs"
 
 
-def _show(results: list[tuple[str, str, Manifest, str]]) -> None:
+def _show(results: list[_Built]) -> None:
     from rich.table import Table
 
     table = Table(title="Long-tailed training sets")
