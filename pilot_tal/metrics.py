@@ -186,17 +186,8 @@ def summarize(
     tail = tail_classes(train_counts, class_order)
     matrix, after = _over_tasks(confusions, seen, tail)
     recall = class_recall(last)
-    in_tail = np.isin(np.arange(len(recall)), tail)
-    a_tail, a_head = _mean(recall[in_tail]), _mean(recall[~in_tail])
     groups = shot_groups(train_counts) | thirds(train_counts, class_order)
-    learned = {name: labels[labels < len(recall)] for name, labels in groups.items()}
-    values = {
-        "a_mean": _mean(recall),
-        "a_tail": a_tail,
-        "a_head": a_head,
-        "harmonic_mean": 0.0 if a_head == a_tail == 0 else 2 * a_head * a_tail / (a_head + a_tail),
-        "worst_class": float(np.nanmin(recall)),
-        **{name: _mean(recall[labels]) for name, labels in learned.items() if labels.size},
+    values = _class_means(recall, tail, groups) | {
         "a_last": after["accuracy_after_task"][-1],
         "a_avg": _mean(after["accuracy_after_task"]),
         "a_wavg": float(np.average(after["accuracy_after_task"], weights=seen[:done])),
@@ -220,6 +211,21 @@ def summarize(
             "f1": _plain(class_f1(last)),
             "test_images": last.sum(axis=1).tolist(),
         },
+    }
+
+
+def _class_means(recall: np.ndarray, tail: np.ndarray, groups: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The scalars that average the accuracy of each class seen so far."""
+    in_tail = np.isin(np.arange(len(recall)), tail)
+    a_tail, a_head = _mean(recall[in_tail]), _mean(recall[~in_tail])
+    learned = {name: labels[labels < len(recall)] for name, labels in groups.items()}
+    return {
+        "a_mean": _mean(recall),
+        "a_tail": a_tail,
+        "a_head": a_head,
+        "harmonic_mean": 0.0 if a_head == a_tail == 0 else 2 * a_head * a_tail / (a_head + a_tail),
+        "worst_class": float(np.nanmin(recall)),
+        **{name: _mean(recall[labels]) for name, labels in learned.items() if labels.size},
     }
 
 

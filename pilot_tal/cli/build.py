@@ -10,11 +10,11 @@ import typer
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError
 from data_lt.figure import draw_distributions
-from data_lt.files import given_path, staged_folder, write_text
+from data_lt.files import given_path, staged_folder
 from data_lt.manifest import Manifest, read_manifest, seal
 from data_lt.options import DataOptions
 from data_lt.pictures import shortened
-from data_lt.prepare import LongTailedSet, MissingImages, build_manifest, find_pool, find_set, is_shipped, make_recipe
+from data_lt.prepare import LongTailedSet, build_manifest, find_pool, find_set, is_shipped, make_recipe
 from pilot_tal.cli.arguments import DataRoot, Plugins, print_table, use_plugins
 from pilot_tal.cli.output import echo
 from pilot_tal.schema import settings_of
@@ -96,10 +96,15 @@ def build(
             continue
         if download:
             _download(card, root, chosen.folder)
-        results.append(_built(card, root, chosen, target, verify))
+        results.append(_built(card, root, chosen, verify))
     _show(results)
+    _write(results, target, with_manifests=not shipped)
+
+
+def _write(results: list[_Built], target: Path, with_manifests: bool) -> None:
+    """Writes manifests and plots, all or none."""
     with staged_folder(target) as folder:
-        for name, _, manifest, _ in () if shipped else results:
+        for name, _, manifest, _ in results if with_manifests else ():
             manifest.write(folder / f"{name}.txt")
         stem = results[0][0] if len(results) == 1 else "distributions"
         draw_distributions({title: manifest for _, title, manifest, _ in results}, folder / stem)
@@ -107,13 +112,8 @@ def build(
     echo("wrote " + ", ".join(str(target / name) for name in written))
 
 
-def _built(card: DatasetCard, root: Path, options: DataOptions, target: Path, verify: bool) -> _Built:
-    try:
-        found, manifest = find_set(card, root, options)
-    except MissingImages as error:
-        path = target / f"{card.name}.missing.txt"
-        write_text(path, "\n".join(error.missing) + "\n")
-        raise UserError(f"{error}; {path} lists all that is missing") from error
+def _built(card: DatasetCard, root: Path, options: DataOptions, verify: bool) -> _Built:
+    found, manifest = find_set(card, root, options)
     if verify:
         _verify(found)
     if not is_shipped(card, options):
@@ -170,14 +170,14 @@ def _show(results: list[_Built]) -> None:
 
     table = Table(title="Long-tailed training sets")
     numbers = ("classes", "train", "largest", "smallest", "ρ", "head", "tail", "test")
-    for heading in ("dataset", *numbers, "law", "manifest"):
+    for heading in ("dataset", *numbers, "profile", "manifest"):
         table.add_column(heading, justify="right" if heading in numbers else "left")
     for name, _, manifest, state in results:
         header, recipe = manifest.header, manifest.split.recipe
         shares = (f"{100 * share:.1f} %" for share in (1 - manifest.tail_share, manifest.tail_share))
         most, least = header["largest"], header["smallest"]
         sizes = (header["classes"], f"{header['train']:,}", most, least, f"{most / least:.4g}", *shares)
-        law, checksum = f"{recipe.law}, seed {recipe.seed}", f"{manifest.checksum[:12]} {state}"
-        table.add_row(*map(str, (name, *sizes, f"{header['test']:,}", law, checksum)))
+        profile, checksum = f"{recipe.law}, seed {recipe.seed}", f"{manifest.checksum[:12]} {state}"
+        table.add_row(*map(str, (name, *sizes, f"{header['test']:,}", profile, checksum)))
     print_table(table)
     echo("head, tail: share of the training images in the larger and the smaller half of the classes")

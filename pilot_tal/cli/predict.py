@@ -1,12 +1,15 @@
 """`pilot-tal predict`: labels for new images."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pilot_tal.cli.arguments import AfterTask, Plugins, Weights, use_plugins
 from pilot_tal.cli.output import echo
+
+if TYPE_CHECKING:
+    from pilot_tal.model.model import Model, Prediction
 
 
 def predict(
@@ -41,34 +44,20 @@ def predict(
     """
     from data_lt.errors import UserError
     from data_lt.files import given_path, write_text
-    from data_lt.progress import progress
-    from pilot_tal.model.images import find_images, read_image
-    from pilot_tal.model.load import load_model, refuse_inside_run
+    from pilot_tal.model.images import find_images
+    from pilot_tal.model.load import load_model
     from pilot_tal.model.table import FORMATS, csv_text, json_text, prediction_table, score, score_text, table_text
 
     if output is not None:
         output = given_path(output, "--output")
         if output.suffix.lower() not in FORMATS:
             raise UserError(f"--output must end in {' or '.join(FORMATS)}, got {output}")
-        refuse_inside_run(output)
     use_plugins(plugins)
     model = load_model(run, after_task, weights, device)
-    files, unreadable = find_images(images), dict[Path, str]()
-
-    def readable():
-        for file in files:
-            try:
-                yield read_image(file)
-            except UserError as error:
-                unreadable[file] = str(error)
-                bar.clear()
-                echo(f"skipped: {error}", err=True)
-            bar.update(1)
-
     if model.note:
         echo(f"note: {model.note}", err=True)
-    with progress("predicting", len(files)) as bar:
-        predictions = list(model.each(readable(), top, batch_size, reject))
+    files = find_images(images)
+    predictions, unreadable = _label(model, files, top, batch_size, reject)
     table = prediction_table(model, [file for file in files if file not in unreadable], predictions)
     scores = score(model, table)
     if output is not None:
@@ -82,3 +71,27 @@ def predict(
     if unreadable:
         echo(f"{len(unreadable)} of {len(files)} images could not be read and were skipped", err=True)
         raise typer.Exit(1)
+
+
+def _label(
+    model: "Model", files: list[Path], top: int, batch_size: int, reject: float | None
+) -> "tuple[list[Prediction], dict[Path, str]]":
+    """Predictions for the readable files, and the problem of each other file, printed at once."""
+    from data_lt.errors import UserError
+    from data_lt.progress import progress
+    from pilot_tal.model.images import read_image
+
+    unreadable: dict[Path, str] = {}
+
+    def readable():
+        for file in files:
+            try:
+                yield read_image(file)
+            except UserError as error:
+                unreadable[file] = str(error)
+                bar.clear()
+                echo(f"skipped: {error}", err=True)
+            bar.update(1)
+
+    with progress("predicting", len(files)) as bar:
+        return list(model.each(readable(), top, batch_size, reject)), unreadable

@@ -17,7 +17,6 @@ from pilot_tal.model.load import (
     LEARNER,
     VIT,
     AboutModel,
-    is_export,
     load_model,
 )
 from pilot_tal.model.model import Model
@@ -42,7 +41,7 @@ def export_model(
 
     Args:
         run: The run directory.
-        output: A new folder, or one that holds an earlier export.
+        output: A new folder; one with hidden files alone, such as those of git, will do.
         after_task: The model as it was after so many tasks; None: after the last.
         with_backbone: Include the ViT's weights, so that nothing else is needed.
         onnx: Also write the whole classifier as one ONNX graph.
@@ -52,7 +51,8 @@ def export_model(
         The folder.
     """
     run, output = given_path(run, "the run"), given_path(output, "--output")
-    _check_output(output)
+    if output.exists() and not (output.is_dir() and all(file.name.startswith(".") for file in output.iterdir())):
+        raise UserError(f"{output} exists already; give a new folder")
     if onnx:
         from pilot_tal.model.graph import check_packages, write_graph
 
@@ -70,19 +70,7 @@ def export_model(
         about = _about(model, stored, {file.name: checksum(file) for file in sorted(folder.iterdir())})
         write_sealed(folder / ABOUT, asdict(about))
         write_text(folder / CARD, model_card(about, [model.note] if model.note else []))
-    for name in {VIT, GRAPH} - about.files.keys():  # of an earlier export into the same folder
-        (output / name).unlink(missing_ok=True)
     return output
-
-
-def _check_output(output: Path) -> None:
-    """Refuses a folder with anything but an earlier export; hidden files, such as those of git, are left alone."""
-    if output.exists() and not output.is_dir():
-        raise UserError(f"{output} is a file; give a folder")
-    names = {file.name for file in output.iterdir() if not file.name.startswith(".")} if output.is_dir() else set()
-    files = {ABOUT, LEARNER, VIT, GRAPH, CARD}
-    if names and not (names <= files and is_export(output) and all((output / name).is_file() for name in names)):
-        raise UserError(f"{output} holds other things than an exported model; give a new folder")
 
 
 def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:

@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 
 from data_lt import CARDS
-from data_lt.errors import UserError, printable
+from data_lt.errors import UserError
 from data_lt.files import check_regular, checksum, given_path, os_errors
 from data_lt.pictures import read_picture, to_rgb
 from data_lt.pools import EXTENSIONS, official_pools
@@ -51,12 +51,8 @@ def read_image(path: Path) -> Image.Image:
     """Read an image file as RGB.
 
     Raises:
-        UserError: it is not a regular file, its name is not UTF-8, it is too large or cannot be decoded.
+        UserError: it is not a regular file, is too large or cannot be decoded.
     """
-    try:
-        str(path).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"cannot read the image {printable(str(path))}: its name is not valid UTF-8") from error
     check_regular(path, "the image", LARGEST_IMAGE)
     return read_picture(path)
 
@@ -92,8 +88,8 @@ def find_photos(photos: Photos, scratch: Path) -> list[Photo]:
     if isinstance(photos, Mapping):
         return [
             _photo(file, file.name, _class_name(label), "")
-            for label, images in photos.items()
-            for file in _files(images, scratch / f"{len(list(scratch.glob('*')))}")
+            for number, (label, images) in enumerate(photos.items())
+            for file in _files(images, scratch / str(number))
         ]
     pool = find_pool(CARDS[OWN], given_path(photos, "PHOTOS"))
     train, test = official_pools(CARDS[OWN], pool)

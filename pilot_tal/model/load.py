@@ -9,7 +9,6 @@ README.md              the model card
 
 import contextlib
 import itertools
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,22 +109,6 @@ def _of_run(path: Path, after_task: int | None) -> StoredModel:
             "again"
         )
     return StoredModel(path, record, checkpoint.tasks_done, checkpoint.learner)
-
-
-def refuse_inside_run(target: Path) -> None:
-    """Raise if writing `target` would touch a run directory or an exported model."""
-    for folder in Path(os.path.abspath(target)).parents:
-        if (folder / RECORD).is_file() or (folder / ABOUT).is_file():
-            raise UserError(f"{target} lies in the run directory or exported model {folder}; give another place")
-
-
-def is_export(path: Path) -> bool:
-    """Whether a folder's `model.json` is one that `export` wrote, in any format."""
-    try:
-        content = read_json(path / ABOUT)
-    except UserError:
-        return False
-    return isinstance(content, dict) and "record" in content and unsealed(content) is not None
 
 
 def read_about(path: Path) -> AboutModel:

@@ -25,7 +25,8 @@ def prediction_table(model: Model, files: Sequence[Path], predictions: Sequence[
     for file, found in zip(files, predictions, strict=True):
         name = folder_name(file)
         true = name if name in model.record.stream.class_names else None
-        row: dict[str, Any] = {"image": str(file), "label": found.label, "score": found.score, "true": true}
+        path = str(file).encode("utf-8", "backslashreplace").decode()  # a name need not be valid UTF-8
+        row: dict[str, Any] = {"image": path, "label": found.label, "score": found.score, "true": true}
         if found.rejected is not None:
             row["rejected"] = found.rejected
         for place, (label, score) in enumerate(found.top[1:], 2):

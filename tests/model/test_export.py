@@ -169,48 +169,24 @@ def test_nothing_is_half_written(workspace, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_earlier_export_is_replaced_and_other_files_are_kept(workspace, tmp_path):
+def test_export_needs_a_new_folder_and_keeps_what_is_there(workspace, tmp_path):
     run = workspace.run("lae")
-    folder = export_model(run, tmp_path / "model", with_backbone=True)
-    (folder / "model.onnx").write_bytes(b"of an earlier export")
-    export_model(run, folder)
-    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "learner.safetensors", "model.json"]
+    earlier = export_model(run, tmp_path / "earlier")
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("precious")
+    (tmp_path / "mine" / "model.json").write_text('{"modelTopology": 1}')
     (tmp_path / "file").write_text("precious")
-    odd = export_model(run, tmp_path / "odd")
-    (odd / "vit.safetensors").mkdir()
-    for output, wanted in {"mine": "holds other", "file": "is a file", "odd": "holds other"}.items():
-        status, printed = command("export", run, "-o", tmp_path / output)
-        assert status == 2 and wanted in printed and printed.count("\n") == 1
-    status, printed = command("export", run, "-o", run)
-    assert status == 2 and "holds other things" in printed
-
-
-@pytest.mark.parametrize(
-    "names", [("notes.txt",), ("model.json",), ("model.json", "README.md", "vit.safetensors", "model.onnx")]
-)
-def test_files_that_are_not_of_an_export_are_neither_overwritten_nor_removed(names, workspace, tmp_path):
-    """Others call their files model.json, too; and somebody may have put his own beside an earlier export."""
-    run, folder = workspace.run("lae"), tmp_path / "mine"
-    if "model.json" in names:
-        folder.mkdir()
-    else:
-        export_model(run, folder)
-    for name in names:
-        (folder / name).write_text('{"modelTopology": 1}')
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    status, printed = command("export", run, "-o", folder)
-    assert status == 2 and "holds other things" in printed
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for output in (earlier, tmp_path / "mine", tmp_path / "file", run):
+        status, printed = command("export", run, "-o", output)
+        assert status == 2 and "give a new folder" in printed and printed.count("\n") == 1
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
 def test_export_keeps_hidden_files(workspace, tmp_path):
     run, folder = workspace.run("lae"), tmp_path / "clone"
     (folder / ".git").mkdir(parents=True)
     (folder / ".gitattributes").write_text("*.safetensors filter=lfs")
-    for _ in range(2):
-        export_model(run, folder)
+    export_model(run, folder)
     assert (folder / ".gitattributes").read_text() == "*.safetensors filter=lfs" and (folder / "model.json").is_file()
 
 
