@@ -25,10 +25,10 @@ from data_lt.files import atomic_path, checksum, read_json, write_json
 from data_lt.glyphs import TRAIN_FONTS, covered, paint, pose
 from pilot_tal.api import create_learner
 from pilot_tal.backbone import build_from_state
-from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
+from pilot_tal.backbone.load import DEMO_VIT, DEMO_WEIGHTS
 from pilot_tal.stream.task import TaskInfo
 
-LOG = demo_vit_path().with_suffix(".log.json")
+LOG = DEMO_WEIGHTS.with_suffix(".log.json")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     settings, log = Settings(), read_json(LOG)
     cpu = sum(os.times()[:4])  # with finished children
-    with atomic_path(demo_vit_path()) as temporary:  # opened now: better no training than one that cannot be kept
+    with atomic_path(DEMO_WEIGHTS) as temporary:  # opened now: better no training than one that cannot be kept
         model = new_vit(len(log["characters"]), settings.seed)
         history = train(model, log["characters"], TRAIN_FONTS, settings)
         tensors = backbone_tensors(model)
@@ -162,7 +162,7 @@ def main() -> None:
     log |= {
         "architecture": DEMO_VIT,
         "parameters": sum(value.numel() for value in tensors.values()),
-        "sha256": checksum(demo_vit_path()),
+        "sha256": checksum(DEMO_WEIGHTS),
         "settings": asdict(settings),
         "fonts": TRAIN_FONTS,
         "history": history,

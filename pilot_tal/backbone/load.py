@@ -10,12 +10,15 @@ from torch import nn
 
 from data_lt.errors import UserError
 from data_lt.files import checksum
-from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
 from pilot_tal.backbone.frozen import FrozenBackbone, state_checksum
 from pilot_tal.backbone.vit import FrozenViT, takes_prompts
 from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, build_from_state, load_weights, read_state
 
 DEMO, BUNDLED = "demo_vit", "bundled"
+# The demo's ViT as arguments of timm's VisionTransformer; pixels are in [0, 1]. `scripts/pretrain_demo_vit.py` made
+# the weights, and `assets/demo_vit.log.json` beside them says how and how well.
+DEMO_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 5, "num_heads": 2}
+DEMO_WEIGHTS = Path(__file__).parent / "assets" / "demo_vit.safetensors"
 # The two ViTs of LAMDA-PILOT, to which it feeds pixels in [0, 1] whatever they were trained with.
 _PILOTS_OWN = (DEFAULT_BACKBONE, "vit_base_patch16_224.augreg_in21k")
 _REGISTERED: dict[str, Callable[[], nn.Module]] = {}
@@ -56,7 +59,7 @@ def load_backbone(name: str, weights: str, img_size: int | None = None) -> Froze
             raise UserError(
                 "backbone=demo_vit comes with its weights and its image size: leave weights and img_size out"
             )
-        path = demo_vit_path() if weights == BUNDLED else Path(weights)
+        path = DEMO_WEIGHTS if weights == BUNDLED else Path(weights)
         return build_from_state(read_state(path), DEMO_VIT["num_heads"], DEMO)
     if name not in _REGISTERED:
         if "@" in name:
@@ -86,7 +89,7 @@ def default_weights(name: str | None) -> str:
 
 def file_fingerprint(weights: str, name: str = DEMO) -> str:
     """A file's name and checksum, so that a run's name depends on its content; `hub` and `random` as they are."""
-    path = demo_vit_path() if weights == BUNDLED and name == DEMO else Path(weights)
+    path = DEMO_WEIGHTS if weights == BUNDLED and name == DEMO else Path(weights)
     if not path.is_file():
         return weights
     known = path.stat()

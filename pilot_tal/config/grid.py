@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from data_lt import CARDS
 from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
+from data_lt.options import DataOptions
 from data_lt.prepare import make_recipe
 from pilot_tal.backbone.load import given_statistics
 from pilot_tal.config.defaults import defaults, method_config
@@ -20,7 +21,6 @@ from pilot_tal.config.settings import (
     DEFAULT_REFERENCES,
     DEFAULT_SEEDS,
     QUICK_EPOCHS,
-    DataConfig,
     Hardware,
     LossConfig,
     RunConfig,
@@ -128,7 +128,7 @@ def study_config(
     return StudyConfig(tuple(runs), hardware, plugins, _baseline(given, configs))
 
 
-_COMMON = (*settings_of(RunSettings), *settings_of(DataConfig))
+_COMMON = (*settings_of(RunSettings), *settings_of(DataOptions))
 """Settings of every method, which a reference shares with the methods it accompanies."""
 
 
@@ -173,7 +173,7 @@ def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Option]) 
 
 def known_settings(method: str) -> dict[str, Option]:
     """Every key that `key=value` takes for a method."""
-    groups = (Choices, RunSettings, DataConfig, Hardware, LEARNERS[method].config_class)
+    groups = (Choices, RunSettings, DataOptions, Hardware, LEARNERS[method].config_class)
     known = {name: setting for group in groups for name, setting in settings_of(group).items()}
     if not LEARNERS[method].linear_classifier:
         del known["posthoc"]
@@ -202,12 +202,12 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
     if ways not in ([], ["tasks"]):
         merged["tasks"] = None
     settings = _built(RunSettings, merged)
-    data, method_config = _built(DataConfig, merged), _built(LEARNERS[method].config_class, merged)
+    data, method_config = _built(DataOptions, merged), _built(LEARNERS[method].config_class, merged)
     card = CARDS[dataset]
     make_recipe(card, data)  # refuses options that do not go together
     if "/" in settings.normalize:
         given_statistics(settings.normalize)
-    of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataConfig)}
+    of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataOptions)}
     changed = _changed(values, {**of_card, "classes": ("all",), "merge": False, **usual})
     return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed, values)
 

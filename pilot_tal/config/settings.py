@@ -21,7 +21,6 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LOGS = ("none", "tensorboard", "wandb", "trackio")
 AUTO = "auto"
 QUICK_STEPS, QUICK_TEST_IMAGES, QUICK_EPOCHS = 2, 2, 2
-DataConfig = DataOptions
 _DEVICES = r"auto|cpu|mps|cuda(:\d{1,3})?"
 _ONE_OR_THREE = r"(\d*\.?\d+|\[\d*\.?\d+,\d*\.?\d+,\d*\.?\d+\])"
 
@@ -102,7 +101,7 @@ class RunConfig:
     loss: LossConfig
     seed: int
     settings: RunSettings
-    data: DataConfig
+    data: DataOptions
     method_config: MethodConfig
     quick: bool = False
     changed: Mapping[str, Any] = field(default_factory=dict)

@@ -15,12 +15,13 @@ import torch
 from data_lt import CARDS, LongTailedSet
 from data_lt.errors import UserError, unknown_name
 from data_lt.files import given_path
+from data_lt.options import DataOptions
 from data_lt.pictures import shortened
 from data_lt.prepare import OWN
 from pilot_tal.backbone.load import load_backbone
 from pilot_tal.config.grid import study_config
 from pilot_tal.config.parse import parse_items
-from pilot_tal.config.settings import DataConfig, Hardware, LossConfig, RunConfig, RunSettings
+from pilot_tal.config.settings import Hardware, LossConfig, RunConfig, RunSettings
 from pilot_tal.engine.callbacks import Callback
 from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.jobs import native_record
@@ -201,7 +202,7 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
     """
     history, given = read_history(folder), parse_items(items)
     for key in given:
-        if key in _CLOSED or key in settings_of(DataConfig):
+        if key in _CLOSED or key in settings_of(DataOptions):
             raise UserError(f"learn takes no {key}: each session is one task, and its images are those of PHOTOS")
     limits = settings_of(Capacity)
     capacity = build(Capacity, {key: limits[key].parse(text) for key, text in given.items() if key in limits})
@@ -252,7 +253,7 @@ def _config_of(record: RunRecord) -> RunConfig:
     )
     own = build(learner_class(record).config_class, method.settings, method.name)
     loss = LossConfig(record.loss.name, record.loss.options)
-    return RunConfig(method.name, OWN, loss, record.seed, settings, DataConfig(), own, changed=record.changed)
+    return RunConfig(method.name, OWN, loss, record.seed, settings, DataOptions(), own, changed=record.changed)
 
 
 def _check_classes(place: Place, session: Session) -> None:

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 from data_lt import CARDS, prepare
 from data_lt.errors import UserError, unknown_name
 from data_lt.files import read_json
+from data_lt.options import DataOptions
 from pilot_tal.backbone.load import file_fingerprint
 from pilot_tal.backbone.weights import weights_file
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.plugins import absolute, load_plugins
-from pilot_tal.config.settings import DataConfig
 from pilot_tal.losses import LOSSES, build_loss
 from pilot_tal.record.run_record import (
     NO_LOSS,
@@ -90,7 +90,7 @@ def make_jobs(
     constants, changed = _apply(args, sections[""], module_numbers(repo, learner), toolbox)
     loss_records = [_loss(name, sections[name]) for name in names] or [LossRecord(NO_LOSS, "no loss")]
     weights = _weights(weights, vit, toolbox, args, dataset)
-    data_options = _parsed("data", sections["data"], DataConfig)
+    data_options = _parsed("data", sections["data"], DataOptions)
     data, data_record = _data(dataset, data_root, data_options, toolbox, learner, args)
     if dataset:
         changed |= _differences(data_options, {**vars(CARDS[dataset]), "split_seed": CARDS[dataset].seed})

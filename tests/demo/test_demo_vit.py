@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from data_lt.demo import CHARACTERS
 from data_lt.files import checksum, read_json
 from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS
-from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
+from pilot_tal.backbone.load import DEMO_VIT, DEMO_WEIGHTS
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "pretrain_demo_vit.py"
 
@@ -32,11 +32,11 @@ def pretraining():
 
 @pytest.fixture(scope="module")
 def log():
-    return read_json(demo_vit_path().with_suffix(".log.json"))
+    return read_json(DEMO_WEIGHTS.with_suffix(".log.json"))
 
 
 def test_file_is_small_and_in_timms_names(pretraining, log):
-    path = demo_vit_path()
+    path = DEMO_WEIGHTS
     assert path.stat().st_size <= 5_000_000
     assert checksum(path) == log["sha256"]
     with safe_open(path, framework="pt") as file:
@@ -51,7 +51,7 @@ def test_file_is_small_and_in_timms_names(pretraining, log):
 
 
 def test_frozen_features_are_three_times_as_good_as_random_ones(pretraining, log):
-    pretrained = pretraining.demo_accuracy(load_file(demo_vit_path()))
+    pretrained = pretraining.demo_accuracy(load_file(DEMO_WEIGHTS))
     random, recorded = pretraining.demo_accuracy(pretraining.new_vit(0, 0).state_dict()), log["demo_simplecil"]
     assert pretrained >= 3 * max(random, *recorded["random_weights"])
     assert pretrained == pytest.approx(recorded["pretrained"], abs=0.01)  # other processors round otherwise

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from data_lt.errors import UserError
 from pilot_tal import load_model
-from pilot_tal.backbone.demo_vit import demo_vit_path
+from pilot_tal.backbone.load import DEMO_WEIGHTS
 from pilot_tal.backbone.weights import build_backbone
 from pilot_tal.model.export import export_model
 from pilot_tal.record.run_dir import read_run_record, read_sealed, write_sealed
@@ -81,12 +81,12 @@ def test_missing_device_raises_user_error(workspace):
 
 
 def test_another_vit_than_the_one_trained_on(tmp_path, workspace):
-    state = load_file(demo_vit_path())
+    state = load_file(DEMO_WEIGHTS)
     state["norm.bias"][0] += 1
     save_file(state, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match=r"other.safetensors is not the one that .* was trained on \(checksum"):
         load_model(workspace.run("lae"), weights=tmp_path / "other.safetensors")
-    shutil.copy(demo_vit_path(), tmp_path / "same.safetensors")
+    shutil.copy(DEMO_WEIGHTS, tmp_path / "same.safetensors")
     load_model(workspace.run("lae"), weights=tmp_path / "same.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="cannot read the weights"):

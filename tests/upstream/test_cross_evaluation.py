@@ -17,7 +17,7 @@ from test_real_checkouts import PYTHON, checkout
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
 from data_lt import prepare
-from pilot_tal.backbone.demo_vit import DEMO_VIT, demo_vit_path
+from pilot_tal.backbone.load import DEMO_VIT, DEMO_WEIGHTS
 from pilot_tal.config.grid import run_config
 from pilot_tal.engine.jobs import native_record
 from pilot_tal.engine.trainer import Trainer, load_shared
@@ -44,7 +44,7 @@ class Setup:
 
 
 def demo_setup(tmp: Path) -> Setup:
-    return Setup("demo_lt", tmp / "data", demo_vit_path(), DEMO_VIT, 10, {})
+    return Setup("demo_lt", tmp / "data", DEMO_WEIGHTS, DEMO_VIT, 10, {})
 
 
 def cub_setup(tmp: Path) -> Setup:
