@@ -127,6 +127,7 @@ def report(
     folder: str | Path = "report",
     baseline: str = "ce",
     plots: bool = False,
+    features: bool = False,
 ) -> Path:
     """Write the report on a study or on run directories: an overview page, one page per group, and tables.
 
@@ -135,13 +136,15 @@ def report(
         folder: Folder of the report.
         baseline: Loss that the report compares the others with.
         plots: Draw every plot, and write each as SVG, PDF and PNG.
+        features: Add a map of the frozen features of the test images; needs `umap-learn`, images and weights.
 
     Returns:
         The overview page, `folder/index.html`.
     """
     from pilot_tal.results import build_report
 
-    return build_report([runs] if isinstance(runs, (str, Path)) else runs, folder, baseline, plots=plots)
+    paths = [runs] if isinstance(runs, (str, Path)) else runs
+    return build_report(paths, folder, baseline, plots=plots, features=features)
 
 
 def list_methods() -> list[str]:

@@ -17,13 +17,12 @@ from data_lt.progress import progress
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.results import formats, tables
 from pilot_tal.results.drawing import FORMATS, Plot, style
-from pilot_tal.results.features import feature_maps
 from pilot_tal.results.findings import Finding, group_findings, headline, study_findings
 from pilot_tal.results.formats import Table, clean, listed
 from pilot_tal.results.grouping import load_study
 from pilot_tal.results.groups import BASELINE, Group
 from pilot_tal.results.plots_classes import accuracy_by_class, confusion, difference_by_class
-from pilot_tal.results.plots_overview import group_tradeoff, study_plots
+from pilot_tal.results.plots_overview import feature_maps, group_tradeoff, study_plots
 from pilot_tal.results.plots_tasks import (
     after_task,
     precision_recall_by_task,

@@ -84,7 +84,12 @@ def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
         if identity not in variants:
             variants[identity] = Variant(record, shared, own)
             group.variants.append(variants[identity])
-        _add(variants[identity], run, remarks)
+        variant = variants[identity]
+        if not run.finished:
+            variant.unfinished.append(run)
+        elif (first := variant.runs.setdefault(record.seed, run)) is not run:
+            names = {"run": clean(run.path.name), "first": clean(first.path.name)}
+            remarks.append(Finding("repeated_run", "warning", names))
     groups = sorted(found.values(), key=_group_order)
     _give_colours([variant for group in groups for variant in group.variants])
     for group in groups:
@@ -127,17 +132,6 @@ def _values(record: RunRecord) -> tuple[Values, Values]:
 
 def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
     return {_SHOWN_AS.get(name, name): value for name, value in values.items()}
-
-
-def _add(variant: Variant, run: Run, remarks: list[Finding]) -> None:
-    seed = run.record.seed
-    if not run.finished:
-        variant.unfinished.append(run)
-    elif seed in variant.runs:
-        names = {"run": clean(run.path.name), "first": clean(variant.runs[seed].path.name)}
-        remarks.append(Finding("repeated_run", "warning", names))
-    else:
-        variant.runs[seed] = run
 
 
 def _references(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:

@@ -1,16 +1,21 @@
-"""Plots over variants and groups: A_Mean against A_Tail, changes against the baseline."""
+"""Plots of a whole study: A_Mean against A_Tail, changes against the baseline, maps of the frozen features."""
 
+import importlib
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 import numpy as np
 
-from pilot_tal.metrics import DEFINITIONS, Difference, mean_interval
-from pilot_tal.results.drawing import INK, MARKERS, Plot, figure, legend
-from pilot_tal.results.formats import shorten, slug
+from data_lt.errors import UserError
+from pilot_tal.metrics import DEFINITIONS, Difference, mean_interval, tail_classes
+from pilot_tal.record.run_dir import Run
+from pilot_tal.results.drawing import INK, MARKERS, Plot, figure, legend, style
+from pilot_tal.results.formats import number, shorten, slug
 from pilot_tal.results.groups import Group, Variant
 from pilot_tal.results.study import Study
+from pilot_tal.version import install_hint
 
-_MOST_ROWS, _MOST_PLACES = 40, 6
+_MOST_ROWS, _MOST_PLACES, _MOST_IMAGES = 40, 6, 3000
 _Point = tuple[Variant, str, str | None]
 """A variant with its marker and its label in the legend."""
 
@@ -97,3 +102,52 @@ def _row_name(group: Group, label: str) -> str:
     names = [group.dataset_title, group.method_title, group.tasks_title, group.fidelity, label]
     first = 1 if group.data_note else 2
     return f"{shorten(' · '.join(names[:first]))}\n{shorten(' · '.join(names[first:]), 40)}"
+
+
+def feature_maps(study: Study) -> list[Plot]:
+    """A map for each dataset and ViT of the study, from its first run.
+
+    Raises:
+        UserError: umap-learn is not installed, or the images or weights of a run are not where they were.
+    """
+    try:
+        umap = importlib.import_module("umap")
+    except ImportError as error:
+        hint = install_hint("figures")
+        raise UserError(f"--features needs the package umap-learn; install it {hint}") from error
+    runs: dict[tuple, Run] = {}
+    for run in study.runs:
+        vit = run.record.backbone
+        runs.setdefault((run.record.data.checksum, run.record.data.name, vit.name, vit.weights, vit.img_size), run)
+    with style():
+        return [_feature_map(run, umap, f"features-{turn}") for turn, run in enumerate(runs.values(), 1)]
+
+
+def _feature_map(run: Run, umap: ModuleType, name: str) -> Plot:
+    record, stream = run.record, run.record.stream
+    folder = run.image_folder
+    if folder is None:
+        raise UserError(f"--features needs the images of {run.path.name}, which are not where they were; restore them")
+    step = -(-len(run.labels[-1][0]) // _MOST_IMAGES)
+    labels, files = run.labels[-1][0][::step], run.images(run.tasks_done - 1)[::step]
+    if len(labels) < 3:
+        raise UserError(f"--features needs at least 3 test images, and {run.path.name} has {len(labels)}")
+    features = run.model().features(folder / file for file in files)
+    places = umap.UMAP(n_neighbors=min(15, len(labels) - 1), random_state=0).fit_transform(features)
+    tail = np.isin(labels, tail_classes(stream.train_counts, stream.class_order))
+    tasks = np.searchsorted(np.cumsum(stream.task_sizes), labels, side="right") + 1
+    shown, panels = figure(8.4, rows=2)
+    for part, colour, own in (("head", "#0072b2", places[~tail]), ("tail", "#d55e00", places[tail])):
+        panels[0].plot(*own.T, ".", color=colour, markersize=3, alpha=0.6, label=f"{part} classes")
+    points = panels[1].scatter(places[:, 0], places[:, 1], c=tasks, s=5, cmap="viridis", linewidths=0, alpha=0.7)
+    shown.colorbar(points, ax=panels[1], label="task", ticks=np.unique(tasks))
+    for axes in panels:
+        axes.set(xticks=[], yticks=[])
+        axes.grid(visible=False)
+    legend(shown, panels[0])
+    caption = (
+        f"Features of the frozen {record.backbone.name}, before any training, for {number(len(labels), 'test image')}, "
+        f"by UMAP (15 neighbours). Above: by part; below: by the task of the class in {run.path.name}. Distances "
+        "between far groups mean nothing."
+    )
+    return Plot(name, f"Frozen features: {record.data.title}", caption, shown)
