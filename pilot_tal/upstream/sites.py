@@ -84,7 +84,7 @@ class LearnerSites:
         """What the driver relies on in the learner's own file, apart from the calls."""
         loaders = ("self.train_loader", "self.test_loader", "self._cur_task", "self._total_classes")
         train = Seam(self.file, f"{self.cls}.incremental_train(self, data_manager)", loaders)
-        return (Seam(self.file, "", (_LOADER, "from torch.nn import functional as F")), train, *self.extra)
+        return (Seam(self.file, "", ("from torch.nn import functional as F",)), train, *self.extra)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,6 @@ class Toolbox:
         return self.learners[name.lower()]
 
 
-_LOADER = "from torch.utils.data import DataLoader"
 _STATE = ("self.topk", "self._cur_task", "self._known_classes", "self._total_classes", "self._device")
 _DATA = ("self._train_targets", "self._test_targets", "self._class_order", "self.use_path")
 _SHARED = (
@@ -115,7 +114,6 @@ _SHARED = (
          (*_DATA, "_get_idata()", "idata.download_data()")),
     Seam("utils/data_manager.py", "DataManager.get_task_size(self, task)"),
     Seam("utils/data_manager.py", "DataManager.nb_tasks(self)"),
-    Seam("models/base.py", "", (_LOADER,)),
     Seam("models/base.py", "BaseLearner.__init__(self, args)", _STATE),
     Seam("models/base.py", "BaseLearner._evaluate(self, y_pred, y_true)"),
     Seam("models/base.py", "BaseLearner._eval_cnn(self, loader)"),

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, partialmethod
 from itertools import product
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader
 
 from pilot_tal.upstream.job import Job
 from pilot_tal.upstream.sites import LearnerSites, vit_module
@@ -94,48 +95,39 @@ def chosen_workers(job: Job) -> int | None:
 @_where(lambda c: chosen_workers(c.job) is not None)
 def fewer_workers(context: Context) -> None:
     """the number of loader processes is written into the code; ours is used instead."""
-    for module in (context.base, context.own):
-        original = module.DataLoader
+    build = DataLoader.__init__
 
-        def loader(*args: Any, original: Callable = original, **kwargs: Any) -> Any:
-            kwargs["num_workers"] = chosen_workers(context.job)
-            if context.on_cpu:
-                kwargs.pop("pin_memory", None)
-            return original(*args, **kwargs)
+    def build_with_ours(self: DataLoader, *args: Any, **kwargs: Any) -> None:
+        kwargs["num_workers"] = chosen_workers(context.job)
+        if context.on_cpu:
+            kwargs.pop("pin_memory", None)
+        build(self, *args, **kwargs)
 
-        context.patches.set(module, "DataLoader", loader)
+    context.patches.set(DataLoader, "__init__", build_with_ours)
 
 
 @_where(lambda c: c.job.method == "coda_prompt")
 def keep_small_task(context: Context) -> None:
     """CODA-Prompt drops the last batch: a task smaller than one batch would not be trained at all."""
-    original = context.own.DataLoader
+    build = DataLoader.__init__
 
-    def loader(dataset: Any, batch_size: int, drop_last: bool = False, **kwargs: Any) -> Any:
-        drop_last = drop_last and len(dataset) >= batch_size
-        return original(dataset, batch_size=batch_size, drop_last=drop_last, **kwargs)
+    def build_whole(self: DataLoader, dataset: Any, batch_size: int = 1, *args: Any, **kwargs: Any) -> None:
+        kwargs["drop_last"] = kwargs.get("drop_last", False) and len(dataset) >= batch_size
+        build(self, dataset, batch_size, *args, **kwargs)
 
-    context.patches.set(context.own, "DataLoader", loader)
+    context.patches.set(DataLoader, "__init__", build_whole)
 
 
 @_where(lambda c: c.job.method == "coda_prompt" and c.on_cpu)
 def coda_leaf(context: Context) -> None:
     """CODA-Prompt adds in place to a leaf tensor, which only a copy to a GPU allows; the CPU gets a copy too."""
-    context.patches.set(context.vit, "torch", _CopiedLeaves(context.vit.torch))
+    original = torch.zeros
 
-
-class _CopiedLeaves:
-    """torch, except that `zeros` with requires_grad gives a copy, to which one may add in place."""
-
-    def __init__(self, torch: ModuleType):
-        self._torch = torch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._torch, name)
-
-    def zeros(self, *args: Any, **kwargs: Any) -> Any:
-        tensor = self._torch.zeros(*args, **kwargs)
+    def zeros(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
         return tensor.clone() if tensor.requires_grad else tensor
+
+    context.patches.set(torch, "zeros", zeros)
 
 
 @_where(lambda c: c.job.method == "coda_prompt" and c.job.args.get("tuned_epoch") == 1)
@@ -234,16 +226,12 @@ def _split_attention(state: dict[str, Any]) -> dict[str, Any]:
 @_where(lambda c: c.job.method == "dgr" and c.on_cpu)
 def cuda_on_cpu(context: Context) -> None:
     """DGR moves its prior to the GPU whatever the device; on a CPU it stays where it is."""
-    import torch
-
     context.patches.set(torch.Tensor, "cuda", lambda tensor: tensor)
 
 
 @_where(lambda c: c.job.method == "fecam")
 def fecam_inverse(context: Context) -> None:
     """FeCAM's pseudo-inverse may not converge where few images make a matrix near the identity; float64 helps."""
-    import torch
-
     original = torch.linalg.pinv
 
     def inverse(matrix: Any) -> Any:
@@ -321,7 +309,7 @@ def duct_means(context: Context) -> None:
         means = list(getattr(learner, "_class_means", []))
         for label in range(learner._known_classes, learner._total_classes):
             images = data_manager.get_dataset([label], source="train", mode="test")
-            loader = context.base.DataLoader(images, batch_size=learner.batch_size, num_workers=FULL_WORKERS)
+            loader: Any = DataLoader(images, batch_size=learner.batch_size, num_workers=FULL_WORKERS)
             means.append(learner._extract_vectors(loader)[0].mean(axis=0, dtype=np.float64))
         learner._class_means = np.stack(means)
 

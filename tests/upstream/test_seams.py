@@ -41,8 +41,6 @@ MOVES = {
     "one more": ("pilot", L2P, "loss.backward()", "F.nll_loss(logits, targets)", "expected none, found F.nll_loss"),
     "two on a line": ("pilot", L2P, CE, f"{CE} + {CE}", "expected none, found F.cross"),
     "another F": ("pilot", L2P, "from torch.nn import functional as F", "import numpy as F", "as F' is not there"),
-    "another loader": ("pilot", "models/base.py", "import DataLoader", "import DataLoader as D",
-                       "data import DataLoader' is not there"),
     "weights": ("pilot", "utils/inc_net.py", "timm.create_model", "load", r"has no timm.create_model\(\)"),
     "loader renamed": ("pilot", L2P, "self.train_loader", "self.batches", "has no self.train_loader"),
     "trainer": ("pilot", "trainer.py", "model.eval_task", "model.test", r"has no model.eval_task\(\)"),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from upstream_helpers import context, needed
 
 import pilot_tal._torchvision  # noqa: F401
@@ -37,45 +38,38 @@ def test_only_needed_workarounds_are_active(monkeypatch):
 
 def test_active_workarounds_are_logged(caplog):
     made = context(LAMDA_PILOT, "l2p")
-    for module in made.modules.values():
-        module.DataLoader = dict
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING), made.patches:
         lines = workarounds.apply_workarounds(made)
     assert len(lines) == 1 and lines[0].startswith("workaround fewer_workers: ")
     assert lines[0] in caplog.text
 
 
 def test_loaders_are_given_our_number_of_workers():
-    made = context(LAMDA_PILOT, "l2p", workers=3)
-    made.modules["models.base"].DataLoader = made.own.DataLoader = original = lambda *args, **kwargs: kwargs
-    workarounds.fewer_workers(made)
-    assert made.own.DataLoader([], batch_size=2, num_workers=8, pin_memory=True) == {
-        "batch_size": 2,
-        "num_workers": 3,
-    }
-    made.patches.close()
-    assert made.own.DataLoader is made.modules["models.base"].DataLoader is original
+    made = context(LAMDA_PILOT, "l2p", workers=1)
+    with made.patches:
+        workarounds.fewer_workers(made)
+        loader = DataLoader([1, 2], batch_size=2, num_workers=2, pin_memory=True)
+        assert (loader.batch_size, loader.num_workers, loader.pin_memory) == (2, 1, False)
+    assert DataLoader([1, 2], num_workers=2).num_workers == 2
 
 
-@pytest.mark.parametrize(("images", "kept"), [(3, False), (4, True), (9, True)])
-def test_coda_keeps_a_task_smaller_than_a_batch(images, kept):
+@pytest.mark.parametrize(("images", "dropped"), [(3, False), (4, True), (9, True)])
+def test_coda_keeps_a_task_smaller_than_a_batch(images, dropped):
     made = context(LAMDA_PILOT, "coda_prompt")
-    made.own.DataLoader = lambda dataset, **kwargs: kwargs["drop_last"]
-    workarounds.keep_small_task(made)
-    assert made.own.DataLoader(range(images), batch_size=4, shuffle=True, drop_last=True, num_workers=8) is kept
-    assert made.own.DataLoader(range(images), batch_size=4, shuffle=False, drop_last=False) is False
+    with made.patches:
+        workarounds.keep_small_task(made)
+        assert DataLoader(range(images), batch_size=4, shuffle=True, drop_last=True).drop_last is dropped
+        assert DataLoader(range(images), batch_size=4, drop_last=False).drop_last is False
 
 
 def test_coda_may_add_in_place_on_the_cpu():
-    made = context(LAMDA_PILOT, "coda_prompt")
-    module = made.vit
-    module.torch = torch
-    workarounds.coda_leaf(made)
-    total = module.torch.zeros((1,), requires_grad=True).to("cpu")
-    total += 1.0  # a leaf would refuse
-    assert not module.torch.zeros(2).requires_grad and module.torch.ones is torch.ones
-    made.patches.close()
-    assert module.torch is torch
+    made, plain = context(LAMDA_PILOT, "coda_prompt"), torch.zeros
+    with made.patches:
+        workarounds.coda_leaf(made)
+        total = torch.zeros((1,), requires_grad=True).to("cpu")
+        total += 1.0  # a leaf would refuse
+        assert not torch.zeros(2).requires_grad
+    assert torch.zeros is plain
 
 
 def test_coda_may_train_one_epoch():
@@ -166,11 +160,10 @@ def test_cofima_averages_where_gradients_are_zero():
 def test_duct_gets_the_class_means_it_asks_for():
     made = context(LAMDA_PILOT, "duct", type("Learner", (SimpleNamespace,), {}))
     made.base.BaseLearner = type("BaseLearner", (), {})
-    made.base.DataLoader = lambda images, **_: images
     assert "duct_means" in needed(made)
     vectors = {label: np.tile([[label], [label + 1]], 3) for label in range(4)}
     learner = made.kind(_known_classes=0, _total_classes=2, batch_size=8)
-    learner._extract_vectors = lambda images: (images, None)
+    learner._extract_vectors = lambda loader: (loader.dataset, None)
     data = SimpleNamespace(get_dataset=lambda labels, source, mode: vectors[labels[0]])
     workarounds.duct_means(made)
     learner._compute_class_mean(data)
