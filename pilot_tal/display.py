@@ -58,7 +58,7 @@ class TerminalDisplay(Display):
         texts = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in [*lines, self.total] if line]
         self._live.update(Group(*texts), refresh=True)
 
-    def say(self, line: str, routine: bool = False) -> None:
+    def message(self, line: str, routine: bool = False) -> None:
         """Prints a line."""
         self.console.print(Text(printable(line)), soft_wrap=True)
 
@@ -83,7 +83,7 @@ class NotebookDisplay(TerminalDisplay):
         """Replaces the output by the total and one line per run."""
         self._output.update({"text/plain": "\n".join([line for line in (self.total, *lines) if line])}, raw=True)
 
-    def say(self, line: str, routine: bool = False) -> None:
+    def message(self, line: str, routine: bool = False) -> None:
         """Prints a line, unless the changing output shows it too."""
         if not routine:
             print(line, file=sys.stderr)

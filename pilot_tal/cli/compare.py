@@ -19,7 +19,7 @@ Slurm = Annotated[
     typer.Option(
         "--slurm",
         help="Submit the runs to SLURM, with the options that follow: partition=gpu time=4:00:00 gpus=1 cpus=8 mem=32G "
-        "array=32 account=NAME constraint=NAME qos=NAME cells_per_job=4.",
+        "array=32 account=NAME constraint=NAME qos=NAME runs_per_job=4.",
     ),
 ]
 

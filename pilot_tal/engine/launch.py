@@ -67,7 +67,7 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
     output, total = Path(study.hardware.output), len(jobs.all)
     todo = [job for job in jobs.all if not _is_done(job)]
     if len(todo) < total:
-        display.say(f"{total - len(todo)} of {total} runs are done already", routine=True)
+        display.message(f"{total - len(todo)} of {total} runs are done already", routine=True)
     if not todo:  # finished runs are returned from a disk that cannot be written, too
         return Outcome(study, jobs.all)
     check_output(output)
@@ -77,7 +77,7 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
         _run_workers(jobs, todo, gpus, display, callbacks)
     else:
         if total > 1:
-            display.say("one run at a time: more need Linux and a process that has not used CUDA")
+            display.message("one run at a time: more need Linux and a process that has not used CUDA")
         _run_here(jobs, todo, gpus, display, callbacks)
     return Outcome(study, jobs.all)
 
@@ -116,7 +116,7 @@ def _run_here(
                     if len(jobs.all) == 1:
                         raise
                     job.failure = sentence(error)
-                    display.say(f"{job.label}: failed, {job.failure}")
+                    display.message(f"{job.label}: failed, {job.failure}")
     finally:  # the caller may be a notebook
         torch.set_num_threads(threads)
         if gpus and visible is None:

@@ -20,15 +20,15 @@ SECONDS_BETWEEN_LINES = 30.0
 class Status:
     """How far a run is: seconds of training left, and share of its training steps done."""
 
-    place: str
+    position: str
     loss: float | None = None
     left: float | None = None
     done: float = 0.0
 
     def __str__(self) -> str:
         if self.loss is None or self.left is None:
-            return self.place
-        return f"{self.place} loss {self.loss:.2f} {duration(self.left)} left"
+            return self.position
+        return f"{self.position} loss {self.loss:.2f} {duration(self.left)} left"
 
 
 class Display:
@@ -51,7 +51,7 @@ class Display:
     def update(self, name: str, status: Status | None) -> None:
         """Shows the status of a run; None when it has ended."""
 
-    def say(self, line: str, routine: bool = False) -> None:
+    def message(self, line: str, routine: bool = False) -> None:
         """Prints a line; `routine` ones repeat what a display that changes shows."""
 
 
@@ -85,9 +85,9 @@ class Progress(Callback):
         self.steps, self.images = self.steps + 1, self.images + self.images_per_step
         if now - self.last_shown < self.between:
             return
-        place = f"task {task.index + 1}/{task.num_tasks} epoch {step.epoch + 1}/{run.settings.tuned_epoch}"
+        position = f"task {task.index + 1}/{task.num_tasks} epoch {step.epoch + 1}/{run.settings.tuned_epoch}"
         left = (self.left - self.steps) * self.busy / self.steps
-        status = Status(place, float(step.loss), left, self.steps / self.left)
+        status = Status(position, float(step.loss), left, self.steps / self.left)
         self.show(status)
         if not self.display.live and now - self.last_line >= SECONDS_BETWEEN_LINES:
             run.message(f"{status}, {self.images / max(self.busy, 1e-9):.0f} images/s")
@@ -96,22 +96,22 @@ class Progress(Callback):
         """Reports the accuracy after a task."""
         accuracy = result.metrics["accuracy_after_task"][-1]
         done = f"task {task.index + 1}/{task.num_tasks} done, {task.stop} classes seen"
-        self._say(f"{done}, accuracy {100 * accuracy:.2f} %", routine=True)
+        self._print(f"{done}, accuracy {100 * accuracy:.2f} %", routine=True)
 
     def on_message(self, run: "Trainer", text: str) -> None:
         """Prints a line and appends it to the run's log."""
-        self._say(text)
+        self._print(text)
 
-    def _say(self, text: str, routine: bool = False) -> None:
+    def _print(self, text: str, routine: bool = False) -> None:
         self.last_line = time.monotonic()
-        self.display.say(f"{self.label}: {text}", routine)
+        self.display.message(f"{self.label}: {text}", routine)
         self.writer.append_log(text)
 
     def show(self, status: Status) -> None:
         """Shows a status, on the display and in the lock."""
         self.last_shown = time.monotonic()
         self.display.update(self.label, status)
-        self.writer.lock.doing = {"place": status.place, "left": status.left}
+        self.writer.lock.doing = {"position": status.position, "left": status.left}
 
 
 def duration(seconds: float) -> str:

@@ -49,7 +49,7 @@ class SlurmConfig:
     account: Annotated[str | None, Rule("the name of an account", pattern=_NAME)] = None
     constraint: Annotated[str | None, Rule("features that a node must have", pattern=_NAME)] = None
     qos: Annotated[str | None, Rule("the name of a quality of service", pattern=_NAME)] = None
-    cells_per_job: Annotated[int, Rule("runs of one job, one after the other", 1, 10_000)] = 1
+    runs_per_job: Annotated[int, Rule("runs of one job, one after the other", 1, 10_000)] = 1
 
     @property
     def minutes(self) -> int:
@@ -111,7 +111,7 @@ def submit(
     items: Iterable[str],
     report: Callable[[Sequence[Path]], Path],
     write_report: Callable[[Sequence[str], str], None],
-    say: Callable[[str], None],
+    message: Callable[[str], None],
     dry_run: bool = False,
 ) -> None:
     """Submits the runs that are neither done nor queued, and a last job that writes the report.
@@ -121,8 +121,8 @@ def submit(
         items: `key=value` for SLURM.
         report: Returns the folder of the report on run directories.
         write_report: Writes the report on run directories into a folder; called in the last job.
-        say: Receives messages, and the script of a dry run.
-        dry_run: Pass the script to `say`, submit nothing.
+        message: Receives messages, and the script of a dry run.
+        dry_run: Pass the script to `message`, submit nothing.
 
     Raises:
         UserError: bad input, no submitit, no sbatch, or SLURM's own error.
@@ -137,19 +137,19 @@ def submit(
     threads = study.hardware.threads or (None if config.gpus else config.cpus)
     hardware = replace(for_other_launcher(study.hardware), jobs_per_gpu=1, threads=threads)
     commands = [run_arguments(job.config, hardware, study.plugins) for job in todo]
-    size = config.cells_per_job
+    size = config.runs_per_job
     parts = [SlurmJob(commands[start : start + size]) for start in range(0, len(commands), size)]
     if len(parts) > MOST_JOBS:
         raise UserError(
             f"{len(parts):,} jobs are more than the {MOST_JOBS:,} of an array; add --slurm "
-            f"cells_per_job={math.ceil(len(todo) / MOST_JOBS)}"
+            f"runs_per_job={math.ceil(len(todo) / MOST_JOBS)}"
         )
     if dry_run:
-        say(_script(output, config, len(parts)))
-        say(f"{len(todo)} of {len(jobs.all)} runs to submit, in {len(parts)} jobs")
+        message(_script(output, config, len(parts)))
+        message(f"{len(todo)} of {len(jobs.all)} runs to submit, in {len(parts)} jobs")
         return
     if not todo:
-        say("nothing to submit: every run is done, queued or running")
+        message("nothing to submit: every run is done, queued or running")
         return
     for job in todo:
         jobs.trainer(job)  # bad settings raise before anything is submitted
@@ -158,21 +158,21 @@ def submit(
     names = [job.path.name for job in jobs.all]
     note_plan(output, names)  # where that fails, nothing is submitted
     if device.type == "cuda" and not config.gpus:
-        say("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
+        message("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
     ids = _submit(output, config.parameters(), parts)
     note_plan(output, names, {job.path.name: ids[number // size] for number, job in enumerate(todo)})
-    say(f"submitted {len(todo)} of {len(jobs.all)} runs in {len(parts)} jobs")
+    message(f"submitted {len(todo)} of {len(jobs.all)} runs in {len(parts)} jobs")
     folder = report([job.path for job in jobs.all])
     last = functools.partial(write_report, [str(job.path) for job in jobs.all], str(folder))
     try:
         ids += _submit(output, _last_parameters(output, config, names, ids), [last])
         later = f"the report will be {folder / 'index.html'}"
     except UserError as error:  # warn only: jobs are already submitted
-        say(f"the report will not be written: {error}")
+        message(f"the report will not be written: {error}")
         later = f"the report: {command('report', output)}"
-    say(f"look:   {command('status', output, '--watch')}")
-    say(f"cancel: scancel {_arrays(ids)}")
-    say(f"logs:   {output / FOLDER}; {later}")
+    message(f"look:   {command('status', output, '--watch')}")
+    message(f"cancel: scancel {_arrays(ids)}")
+    message(f"logs:   {output / FOLDER}; {later}")
 
 
 def _last_parameters(output: Path, config: SlurmConfig, names: Sequence[str], new: Iterable[str]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _arrays(jobs: Iterable[str], between: str = " ") -> str:
 
 def _parse(items: Iterable[str]) -> dict[str, Any]:
     known = settings_of(SlurmConfig)
-    given = parse_items(items, {})
+    given = parse_items(items, {"cells_per_job": "runs_per_job"})
     return {key: known[key].parse(text) if key in known else text for key, text in given.items()}
 
 

@@ -157,7 +157,7 @@ class Trainer:
 
     def _write_record(self, writer: RunWriter, resumed: bool) -> None:
         """Writes `run.json`; a resumed run must have the same ViT and images, and keeps its earlier environments."""
-        here = describe(str(self.shared.device)) | self._places() | {"eval_batch_size": self.eval_batch_size}
+        here = describe(str(self.shared.device)) | self._sources() | {"eval_batch_size": self.eval_batch_size}
         if resumed:
             before = read_run_record(self.path).environment
             threads = before[-1].get("threads") if before else here["threads"]
@@ -174,7 +174,7 @@ class Trainer:
         data = replace(self.record.data, images=images)
         writer.write_record(replace(self.record, backbone=backbone, data=data, environment=(here,)), resumed)
 
-    def _places(self) -> dict[str, str | None]:
+    def _sources(self) -> dict[str, str | None]:
         """Where images and weights were, for those who use the model later on this machine."""
         weights = Path(self.config.settings.weights)
         return {
@@ -236,7 +236,7 @@ class Trainer:
         criterion = self.criterion()
         batches = self.train_batches(task)
         log = StepLog(criterion)
-        place = f"task {task.index + 1}/{len(self.tasks)}"
+        position = f"task {task.index + 1}/{len(self.tasks)}"
 
         def on_step(info: StepInfo) -> None:
             log.add(info.loss, info.aux, info.epoch, info.lr, info.accuracy)
@@ -261,11 +261,11 @@ class Trainer:
         )
         steps = log.steps()
         _refuse_divergence(task.index, steps, learner)
-        self.progress.show(Status(f"{place}, statistics"))
+        self.progress.show(Status(f"{position}, statistics"))
         statistics = self.statistics_batches(task)
         with tensor_cores(device, precision):  # fp32 has no TF32, here as in evaluation
             learner.end_task(lambda: (sent(device, x, y) for x, y, _ in statistics.in_order()))
-        self.progress.show(Status(f"{place}, evaluation"))
+        self.progress.show(Status(f"{position}, evaluation"))
         picks: list[torch.Tensor] = []
         images, true, pred = self.evaluate(learner, task, picks)
         logs = {"steps": steps, "states": log.states()}

@@ -136,7 +136,7 @@ class Workers:
                     worker.status = content
                     self.display.update(job.label, content)
                 elif kind == "line":
-                    self.display.say(*content)
+                    self.display.message(*content)
                 else:
                     worker.outcome = kind, content
         if ended:
@@ -152,12 +152,12 @@ class Workers:
         """Ends a job, or puts it back: behind the others if another process works on it, first if it was killed."""
         if kind == "busy":
             if not job.not_before:
-                self.display.say(f"{job.label}: {content.partition(';')[0]}; looked at again at the end")
+                self.display.message(f"{job.label}: {content.partition(';')[0]}; looked at again at the end")
             job.tries -= 1
             job.not_before = time.monotonic() + SECONDS_TO_LOOK_AGAIN
             self.waiting.append(job)
         elif kind == "killed" and job.tries < MOST_TRIES:
-            self.display.say(f"{job.label}: its process {content}; tried once more")
+            self.display.message(f"{job.label}: its process {content}; tried once more")
             self.waiting.insert(0, job)
         else:
             if kind == "killed":
@@ -173,7 +173,7 @@ class Workers:
         job.failure, job.trainer = failure, None  # frees its images
         self.ended.append(job)
         how = f"failed, {failure}" if failure else "done"
-        self.display.say(f"{job.label}: {how} ({self._total()})", routine=not failure)
+        self.display.message(f"{job.label}: {how} ({self._total()})", routine=not failure)
 
     def _total(self) -> str:
         failed = sum(bool(job.failure) for job in self.ended)
@@ -212,7 +212,7 @@ class _Pipe(Display):
     def update(self, name: str, status: Status | None) -> None:
         self.messages.send(("status", status))
 
-    def say(self, line: str, routine: bool = False) -> None:
+    def message(self, line: str, routine: bool = False) -> None:
         self.messages.send(("line", (line, routine)))
 
 

@@ -1,7 +1,7 @@
 """Which runs a folder holds or is meant to hold, and how far each is. Needs no torch.
 
 Every launcher writes its plan to `OUTPUT/.plans/`, one file per plan: the names of its runs and the SLURM job of each,
-so that `pilot-tal status` shows runs that have not begun. Run directories and `squeue` tell the rest.
+so that `pilot-tal status` shows runs that have not begun. Run directories and `squeue` show the rest.
 """
 
 import contextlib
@@ -132,7 +132,7 @@ def _state(name: str, path: Path, job: str, queue: Queue | None) -> RunState:
             where = owner.where + (f", job {job}" if job else "") + silent
             left = owner.doing.get("left")
             left = float(left) if isinstance(left, (int, float)) and 0 <= left < _LONGEST else None
-            return RunState(name, "running", where, str(owner.doing.get("place", "")), left)
+            return RunState(name, "running", where, str(owner.doing.get("position", "")), left)
         waiting = (queue or {}).get(job)
         failed = path / ERROR
         if failed.is_file() and (waiting is None or waiting[0] == "RUNNING"):

@@ -21,7 +21,7 @@ class StepLog:
 
     def __init__(self, criterion: TaskLoss):
         self.criterion = criterion
-        self._places: list[tuple[int, float | None]] = []
+        self._epochs: list[tuple[int, float | None]] = []
         self._values: list[Tensor] = []
         self._states: list[tuple[int, dict[str, Tensor]]] = []
         self._stride = 1
@@ -36,7 +36,7 @@ class StepLog:
     ) -> None:
         """Notes a step; nothing here waits for the device."""
         step = len(self._values)
-        self._places.append((epoch, lr))
+        self._epochs.append((epoch, lr))
         values = [torch.full_like(loss, math.nan) if value is None else value for value in (loss, aux, accuracy)]
         self._values.append(torch.stack([value.detach().float() for value in values]))
         if step % self._stride == 0:
@@ -49,7 +49,7 @@ class StepLog:
         values = torch.stack(self._values).tolist() if self._values else []
         return [
             {"epoch": epoch, "step": step, **dict(zip(_VALUES, map(_plain, found), strict=True)), "lr": lr}
-            for step, ((epoch, lr), found) in enumerate(zip(self._places, values, strict=True))
+            for step, ((epoch, lr), found) in enumerate(zip(self._epochs, values, strict=True))
         ]
 
     def states(self) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ def test_line_fits_80_columns_and_keeps_the_status():
 
 def test_a_notebook_prints_messages_but_not_routine_ones(capsys):
     display = NotebookDisplay()
-    display.say("task 1/5 done", routine=True)
-    display.say("warning: a logger is done for")
+    display.message("task 1/5 done", routine=True)
+    display.message("warning: a logger is done for")
     printed = capsys.readouterr().err
     assert "a logger is done for" in printed and "task 1/5" not in printed

@@ -50,7 +50,7 @@ def another_value(loss: str, name: str):
 def shared(images, tmp_path_factory):
     """Images and ViT, loaded once."""
     jobs = Jobs(run_config("l2p", "folder_lt", settings(images, tmp_path_factory.mktemp("runs"))))
-    return jobs.shared(jobs.study.runs[0])
+    return jobs.trainer(jobs.all[0]).shared
 
 
 @pytest.mark.parametrize(("loss", "option"), OPTIONS)

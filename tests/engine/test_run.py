@@ -196,7 +196,7 @@ def test_dry_run_counts_the_steps_that_are_trained(method, steps, images, tmp_pa
     wanted = settings(images, tmp_path / "runs", *["loss=ce"] * (method != "simplecil"))
     status, printed = command("compare", method, "folder_lt", *wanted, "--dry-run", "--quick")
     assert status == 0, printed
-    row = next(line for line in printed.splitlines() if f"{method} folder_lt" in line)
+    row = next(line for line in printed.splitlines() if f"{method} my_photos" in line)
     assert [cell.strip() for cell in row.split("│")][3:6] == ["2", str(steps), "0/2"]
 
 

@@ -52,7 +52,7 @@ BAD = [
     ("cpus=0", "cpus must be"),
     ("mem=32 G", "mem must be"),
     ("array=0", "array must be"),
-    ("cells_per_job=0", "cells_per_job must be"),
+    ("runs_per_job=0", "runs_per_job must be"),
     ("account=", "account has no value"),
     ("partition=a b", "partition must be"),
 ]
@@ -84,7 +84,7 @@ def test_dry_run_prints_the_script(images, tmp_path):
     (line,) = [line for line in printed.splitlines() if line.startswith("srun ")]
     assert " --cpus-per-task=8 " in line  # which srun does not take from its job in every version
     assert not (tmp_path / "runs").exists()
-    status, printed = command(*compare, "cells_per_job=4")
+    status, printed = command(*compare, "cells_per_job=4")  # its name in earlier versions
     assert "#SBATCH --array=0-1%2" in printed and "gres" not in printed and "in 2 jobs" in printed
 
 
@@ -115,7 +115,7 @@ def test_runs_are_checked_for_the_node_and_not_for_the_machine_that_submits_them
 def test_jobs_of_runs_are_noted(images, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_submit", lambda output, parameters, jobs: [f"7_{n}" for n in range(len(jobs))])
     given = settings(images, tmp_path / "runs", "losses=ce,tal")
-    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5", "cells_per_job=4")
+    status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5", "runs_per_job=4")
     assert status == 0, printed
     assert sorted(planned(tmp_path / "runs")[0].values()) == ["7_0"] * 4 + ["7_1"] * 2
 
@@ -125,7 +125,7 @@ def test_more_jobs_than_an_array_takes_are_refused_with_the_way_out(images, tmp_
     monkeypatch.setattr(slurm, "MOST_JOBS", 4)
     given = settings(images, tmp_path / "runs", "losses=ce,tal")
     status, printed = command("compare", "l2p", "folder_lt", *given, "--slurm", "time=5")
-    assert status == 2 and "add --slurm cells_per_job=2" in printed and not (tmp_path / "runs").exists()
+    assert status == 2 and "add --slurm runs_per_job=2" in printed and not (tmp_path / "runs").exists()
 
 
 @needs_submitit
@@ -237,7 +237,7 @@ class TestCluster:
         monkeypatch.setenv("FAULTY", str(tmp_path))
         output = tmp_path / "slurm"
         given = settings(images, output, *self.GRID)
-        compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "time=30", "cells_per_job=3")
+        compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "time=30", "runs_per_job=3")
         status, printed = pilot(*compare)
         assert status == 0 and "submitted 9 of 9 runs in 3 jobs" in printed, printed
         assert pilot(*compare)[1].startswith("nothing to submit")

@@ -55,7 +55,7 @@ def test_every_state(folder, tmp_path, monkeypatch):
     }
     assert seen(folder, monkeypatch, None)["b-queued"] == ("queued", "job 7_0", "squeue does not answer")
     with locked(folder / "f-begun") as lock:
-        lock.doing = {"place": "task 2/5", "left": 61.0}
+        lock.doing = {"position": "task 2/5", "left": 61.0}
         monkeypatch.setattr("pilot_tal.record.lock.RENEW_SECONDS", 0.01)
         state = next(state for state in run_states(folder) if state.name == "f-begun")
         assert state.state == "running" and "process" in state.where
@@ -136,7 +136,7 @@ def test_time_left_is_shown(folder, monkeypatch):
     monkeypatch.setattr(states, "queued_jobs", lambda: {})
     monkeypatch.setattr("pilot_tal.record.lock.RENEW_SECONDS", 0.01)
     with locked(folder / "z") as lock:
-        lock.doing = {"place": "task 2/5, epoch 1/3", "left": 3700.0}
+        lock.doing = {"position": "task 2/5, epoch 1/3", "left": 3700.0}
         lock._stop.wait(0.3)
         printed = command("status", folder)[1]
     assert "task 2/5, epoch 1/3, 1 h 01 min of training left" in printed.replace("│\n", "")

@@ -190,11 +190,16 @@ def test_empty_lock_of_a_process_killed_before_it_wrote_is_taken_over_soon(tmp_p
 
 def test_progress_is_published_with_the_next_renewal(tmp_path, quick):
     with locked(tmp_path) as lock:
-        for doing in ({"place": "task 1/5 " + "é" * 20}, {"place": "x"}, {"place": "long " * 500}, {"place": "end"}):
+        for doing in (
+            {"position": "task 1/5 " + "é" * 20},
+            {"position": "x"},
+            {"position": "long " * 500},
+            {"position": "end"},
+        ):
             lock.doing = doing
             time.sleep(0.2)
             seen = owner_of(tmp_path).doing
-            assert seen == (doing if len(doing["place"]) < 1000 else {})
+            assert seen == (doing if len(doing["position"]) < 1000 else {})
 
 
 def test_second_process_cannot_create_the_same_lock(tmp_path):
