@@ -19,7 +19,7 @@ def test_line_fits_80_columns_and_keeps_the_status():
     )
 
 
-def test_a_notebook_prints_messages_but_not_routine_ones(capsys):
+def test_notebook_prints_messages_but_not_routine_ones(capsys):
     display = NotebookDisplay()
     display.message("task 1/5 done", routine=True)
     display.message("warning: a logger is done for")

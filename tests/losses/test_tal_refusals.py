@@ -97,7 +97,7 @@ def test_floor_above_the_calibrated_weight_warns():
         TAL(1000, r=4.0)
 
 
-def test_a_floor_is_warned_of_only_above_the_calibrated_weight(recwarn):
+def test_floor_warns_only_above_the_calibrated_weight(recwarn):
     TAL(10, eps=0.99 / 19)  # α = 2C − 1
     assert not recwarn
     TAL(10, eps=1.01 / 19)

@@ -131,7 +131,7 @@ def test_click_on_a_column_title_sorts_the_table(browser, mixed_report):
         assert (column(browser, table, 0), column(browser, table, index)) == kept
 
 
-def test_the_field_hides_the_other_classes(browser, demo_report):
+def test_search_hides_other_classes(browser, demo_report):
     browser.open(demo_report)
     browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     (field,) = browser.find(".search input")
