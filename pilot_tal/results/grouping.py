@@ -137,11 +137,13 @@ def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
 def _references(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
     """Training-free methods on the same data and tasks, and the method itself on one task, all with the same ViT."""
     trained = [variant for variant in group.finished_variants() if variant.trains]
-    for other in groups if trained else ():
-        same_method = (other.method, other.fidelity) == (group.method, group.fidelity)
-        joint = same_method and len(other.task_sizes) == 1 < len(group.task_sizes)
+    alike = [other for other in groups if (other.dataset, other.data) == (group.dataset, group.data)]
+    own = {other.method for other in alike if (other.fidelity, other.task_sizes) == (group.fidelity, group.task_sizes)}
+    for other in alike if trained else ():
+        same_fidelity = other.fidelity == group.fidelity
+        joint = other.method == group.method and same_fidelity and len(other.task_sizes) == 1 < len(group.task_sizes)
         free = other.method != group.method and other.task_sizes == group.task_sizes
-        if not (joint or free) or (other.dataset, other.data) != (group.dataset, group.data):
+        if not joint and not (free and (same_fidelity or other.method not in own)):
             continue
         for variant in other.finished_variants():
             same_vit = any(_vit(variant) == _vit(mate) for mate in trained)

@@ -97,6 +97,16 @@ def test_joint_references_have_the_same_method_and_data(tmp_path, other):
     assert group_of(tmp_path).references == []
 
 
+def test_training_free_method_of_two_fidelities_is_one_reference(tmp_path):
+    write_comparison(tmp_path, **SMALL)
+    write_comparison(tmp_path, method="simplecil", **(SMALL | FREE | {"fidelity": "fixed"}))
+    (other,) = group_of(tmp_path).references
+    assert other.variant.record.method.fidelity == "fixed"
+    write_comparison(tmp_path, method="simplecil", **SMALL, **FREE)
+    (same,) = group_of(tmp_path).references
+    assert same.variant.record.method.fidelity == "pilot"
+
+
 def test_training_free_method_has_no_references(full):
     write_comparison(full, method="simplecil", **(SMALL | FREE | {"task_sizes": (8,)}))
     assert group_of(full, "simplecil").references == []
