@@ -16,7 +16,15 @@ LAWS = {
     "none": "n_max images in every class",
     "natural": "all images that are not test images",
 }
-PARETO = ("profile", "draw", "density")  # the laws that have a shape
+_SIZES = {"n_max", "n_min", "rho"}
+USES = {  # the options of each law
+    "profile": {"shape", *_SIZES},
+    "draw": {"shape", *_SIZES},
+    "density": {"shape", "n_max"},
+    "exponential": _SIZES,
+    "none": {"n_max"},
+    "natural": set(),
+}
 SHAPES = (0.1, 1000)  # below, the draw overflows; above, the profile no longer changes
 MOST_CLASSES, MOST_IMAGES, LARGEST_SEED = 10**6, 10**9, 2**32 - 1
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
-from data_lt.laws import PARETO, check_number
+from data_lt.laws import USES, check_number
 from data_lt.lists import pool_from_lists, read_names
 from data_lt.manifest import Manifest, read_manifest
 from data_lt.options import DataOptions
@@ -140,12 +140,8 @@ def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bo
         if not given.keys() & set(PROFILE_OPTIONS):
             base = dataclasses.replace(base, law="natural")
     law = given.get("law", base.law)
-    if law == "natural" and (sizes := given.keys() & {"n_max", "n_min", "shape"}):
-        raise UserError(f"law=natural keeps every image that is not a test image; leave out {', '.join(sorted(sizes))}")
-    if law == "density" and "n_min" in given:
-        raise UserError("law=density follows from n_max and shape; leave n_min out")
-    if "shape" in given and law not in PARETO:
-        raise UserError(f"shape is one of the Pareto laws {', '.join(PARETO)}, but law={law} is none; leave shape out")
+    if unused := ", ".join(sorted(given.keys() & set(PROFILE_OPTIONS) - USES.get(law, set()) - {"law"})):
+        raise UserError(f"law={law} does not use {unused}; leave out {unused}")
     if law == "none":  # the largest balanced set, not the card's largest class
         base = dataclasses.replace(base, n_max=None)
     return dataclasses.replace(base, **given)

@@ -41,8 +41,6 @@ class Recipe:
         if self.test_per_class != ALL:
             check_number("test_per_class", self.test_per_class, 1, MOST_IMAGES)
         if self.rho is not None:
-            if self.law in ("none", "natural", "density"):
-                raise UserError(f"law={self.law} does not use rho; leave rho out")
             n_min = smallest_class(MOST_IMAGES if self.n_max is None else self.n_max, self.rho)
             if self.n_max is not None:
                 object.__setattr__(self, "n_min", n_min)

@@ -73,7 +73,7 @@ def test_density_gives_a_published_food101_lt():
     assert counts == np.ceil(750 * grid**-7.0).astype(int).tolist()
     recipe = make_recipe(CARDS["food101_lt"], DataOptions(law="density"))
     assert recipe.class_counts(101) == counts and recipe.n_min == 4
-    for wrong, words in (({"n_min": 5}, "leave n_min out"), ({"rho": 150}, "leave rho out")):
+    for wrong, words in (({"n_min": 5}, "does not use n_min"), ({"rho": 150}, "does not use rho")):
         with pytest.raises(UserError, match=words):
             make_recipe(CARDS["food101_lt"], DataOptions(law="density", **wrong))
 

@@ -217,8 +217,6 @@ def test_spelling_of_a_number_does_not_change_the_manifest():
         ({"test_per_class": 10**20}, "test_per_class"),
         ({"rho": 0.5}, "rho must be"),
         ({"n_max": 40, "rho": 41}, "rho must be a number from 1 to 40"),
-        ({"law": "none", "rho": 2}, "law=none does not use rho"),
-        ({"law": "natural", "rho": 2}, "law=natural does not use rho"),
     ],
 )
 def test_wrong_recipes_are_refused(options, words):
