@@ -59,4 +59,4 @@ class Callback:
         """Called when the run is finished."""
 
     def on_message(self, run: "Trainer", text: str) -> None:
-        """Called with every line of the run's log."""
+        """Called with every message, such as a warning; what a task reached comes with `on_task_end`."""

@@ -120,7 +120,7 @@ def read_about(path: Path) -> AboutModel:
             raise UserError("checksum mismatch: edited or truncated")
         if rest.get("format") != FORMAT:
             raise UserError(f"it is not of format {FORMAT}, which this version reads")
-        about = build(AboutModel, {key: value for key, value in rest.items() if key != "alone"})  # of version 0.2
+        about = build(AboutModel, rest)
         if not 1 <= about.tasks_done <= about.record.num_tasks:
             raise UserError(f"tasks_done is {about.tasks_done}")
     except UserError as error:

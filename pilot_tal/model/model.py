@@ -126,7 +126,7 @@ class Model:
         """Removes a class as if it had never been learned; only closed-form methods can."""
         from pilot_tal.model.learn import forget
 
-        session = forget(self.path, label)
+        session = forget(self.path, label, settings=self._settings)
         self._reload()
         return session
 
