@@ -73,8 +73,9 @@ def test_recordings_name_commit_versions_and_seeds():
 def test_docs_state_the_tolerances():
     limits = [f"{limit:.0e}".replace("e-0", "e-") for limit in
               (verify.LOSS_TOLERANCE, verify.STATE_TOLERANCE, verify.SCORE_TOLERANCE)]  # fmt: skip
-    page = (ROOT / "docs/learners.md").read_text(encoding="utf-8")
-    assert f"losses to {limits[0]}, learned tensors to {limits[1]}, scores to {limits[2]}" in page
+    for page in ("README.md", "docs/learners.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert f"losses to {limits[0]}, learned tensors to {limits[1]}, scores to {limits[2]}" in text
 
 
 @pytest.mark.parametrize("name", NAMES)
