@@ -9,7 +9,7 @@ from helpers.cli import ROOT, command
 from helpers.images import make_images
 
 PAGE = (ROOT / "docs/own_data.md").read_text(encoding="utf-8")
-RECIPES = dict(re.findall(r"^## \d\. (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+RECIPES = dict(re.findall(r"^## Recipe \d: (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 TINY = ["backbone=vit_tiny_patch16_224", "weights=random", "img_size=32", "tasks=2", "seeds=1993", "device=cpu"]
 
 
@@ -31,9 +31,9 @@ def write_list(name: str, paths: list[str]) -> None:
 
 def lay_out(recipe: str) -> None:
     """The files that a recipe's commands name."""
-    if recipe == "Training and test folders":
+    if recipe == "training and test folders":
         images("birds/train"), images("birds/test", 4)
-    elif recipe == "Published lists":
+    elif recipe == "published lists":
         lists = {
             "imagenet": ("ImageNet_LT", "test"),
             "places365": ("Places_LT", "test"),
