@@ -68,7 +68,7 @@ def show_runs(study: "StudyConfig") -> None:
     import torch
     from rich.table import Table
 
-    from pilot_tal.engine.hardware import find_gpus, find_threads
+    from pilot_tal.engine.hardware import choose_device, find_gpus, find_threads, has_bf16
     from pilot_tal.engine.jobs import Jobs
     from pilot_tal.engine.launch import find_slots
     from pilot_tal.engine.probe import Pace, measure
@@ -101,6 +101,9 @@ def show_runs(study: "StudyConfig") -> None:
             f"{len(todo)} of {len(study.runs)} runs to do, {slots} at a time, about {duration(total / slots)} "
             "(by a probe of each method)"
         )
+        precisions = {job.config.settings.precision for job in todo}
+        if precisions <= {"fp32", "tf32"} and has_bf16(choose_device(study.hardware.device)):
+            echo("hint: this hardware computes in bf16; precision=bf16 is faster")
 
 
 def print_table(table: "Table") -> None:

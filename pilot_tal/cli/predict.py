@@ -45,13 +45,14 @@ def predict(
     from data_lt.errors import UserError
     from data_lt.files import given_path, write_text
     from pilot_tal.model.images import find_images
-    from pilot_tal.model.load import load_model
+    from pilot_tal.model.load import load_model, refuse_inside_run
     from pilot_tal.model.table import FORMATS, csv_text, json_text, prediction_table, score, score_text, table_text
 
     if output is not None:
         output = given_path(output, "--output")
         if output.suffix.lower() not in FORMATS:
             raise UserError(f"--output must end in {' or '.join(FORMATS)}, got {output}")
+        refuse_inside_run(output)
     use_plugins(plugins)
     model = load_model(run, after_task, weights, device)
     if model.note:

@@ -27,6 +27,14 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether the hardware multiplies in bf16: GPUs since Ampere, CPUs with AVX512-BF16 or AMX."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # not in older versions of torch
+    return device.type == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,6 +18,7 @@ from pilot_tal.model.load import (
     VIT,
     AboutModel,
     load_model,
+    refuse_inside_run,
 )
 from pilot_tal.model.model import Model
 from pilot_tal.record.run_dir import RECORD, Run, load_run, write_sealed
@@ -53,6 +54,7 @@ def export_model(
     run, output = given_path(run, "the run"), given_path(output, "--output")
     if output.exists() and not (output.is_dir() and all(file.name.startswith(".") for file in output.iterdir())):
         raise UserError(f"{output} exists already; give a new folder")
+    refuse_inside_run(output)
     if onnx:
         from pilot_tal.model.graph import check_packages, write_graph
 

@@ -9,6 +9,7 @@ README.md              the model card
 
 import contextlib
 import itertools
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,13 @@ def _of_run(path: Path, after_task: int | None) -> StoredModel:
             "again"
         )
     return StoredModel(path, record, checkpoint.tasks_done, checkpoint.learner)
+
+
+def refuse_inside_run(target: Path) -> None:
+    """Raise if writing `target` would touch a run directory or an exported model."""
+    for folder in Path(os.path.abspath(target)).parents:
+        if (folder / RECORD).is_file() or (folder / ABOUT).is_file():
+            raise UserError(f"{target} lies in the run directory or exported model {folder}; give another place")
 
 
 def read_about(path: Path) -> AboutModel:

@@ -200,6 +200,18 @@ def test_dry_run_counts_the_steps_that_are_trained(method, steps, images, tmp_pa
     assert [cell.strip() for cell in row.split("│")][3:6] == ["2", str(steps), "0/2"]
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "precision", "hint"),
+    [({"avx512_bf16": True}, "fp32", True), ({"amx_bf16": True}, "bf16", False), ({"avx512": True}, "fp32", False)],
+)
+def test_dry_run_hints_at_bf16_where_the_hardware_has_it(capabilities, precision, hint, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: capabilities, raising=False)
+    wanted = settings(images, tmp_path / "runs", f"precision={precision}", "device=cpu")
+    status, printed = command("run", "simplecil", "folder_lt", *wanted, "--dry-run", "--quick")
+    assert status == 0, printed
+    assert ("precision=bf16 is faster" in printed) == hint
+
+
 def test_second_process_on_a_run_directory_raises(images, tmp_path):
     wanted = settings(images, tmp_path, "loss=ce")
     assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0

@@ -161,6 +161,15 @@ def test_names_cannot_steer_the_terminal(run, tmp_path):
     assert status == 0 and "\x1b" not in printed and "a\\x1b[31m\\nb.png" in printed
 
 
+def test_output_inside_a_run_is_refused(run, tmp_path):
+    image, before = photo(tmp_path / "one.png"), (run / "result.json").read_bytes()
+    for target in (run / "result.json", run / "predictions" / "new.csv"):
+        status, printed = command("predict", run, image, "-o", target)
+        assert status == 2 and "give another place" in printed and printed.count("\n") == 1
+    assert command("export", run, "-o", run / "model")[0] == 2
+    assert (run / "result.json").read_bytes() == before and not (run / "predictions" / "new.csv").exists()
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
 def test_name_that_is_not_utf8_is_written_escaped(run, tmp_path, suffix):
     good = photo(tmp_path / "in" / "good.png")
