@@ -141,14 +141,15 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _lock(folder: Path) -> int | None:
-    """Locks a folder until the handle is closed or the process ends; None if it is locked, or cannot be."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # some network disks have no locks
-        os.close(handle)
-        return None
-    return handle
+    """Locks a folder until the handle is closed or the process ends; None if it is locked, gone, or cannot be."""
+    with contextlib.suppress(OSError):  # some network disks have no locks
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except OSError:
+            os.close(handle)
+    return None
 
 
 def _move(source: Path, target: Path) -> None:

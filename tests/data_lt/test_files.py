@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from data_lt import files
 from data_lt.errors import UserError
 from data_lt.files import given_path, open_to_append, read_json, staged_folder
 
@@ -80,6 +81,21 @@ def test_staging_folder_of_a_killed_process_is_removed_and_of_a_running_one_stay
         fill(first, "two")
     assert tree(tmp_path) == {"out/one": "new one", "out/two": "new two"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_staging_folder_that_vanishes_meanwhile_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / ".out.x.tmp").mkdir()
+    lock = files._lock
+
+    def vanish(folder):
+        if folder.name == ".out.x.tmp":
+            folder.rmdir()  # as its process does on success
+        return lock(folder)
+
+    monkeypatch.setattr(files, "_lock", vanish)
+    with staged_folder(tmp_path / "out") as folder:
+        fill(folder, "one")
+    assert tree(tmp_path) == {"out/one": "new one"}
 
 
 def test_file_in_the_way_raises_user_error(tmp_path):
