@@ -30,6 +30,7 @@ class DatasetCard:
     law: str = "profile"
     shape: float = 6.0
     seed: int = 1993
+    file_list: str | None = None  # an official list of all files, `id path` per line, beside the images
     official_split: bool = False  # the test images come from the official test list, not from one merged pool
     class_names: Sequence[str] = ()  # where they are known and no manifest is shipped
     folders: Sequence[str] = ()  # names under which the images are looked for below the data root

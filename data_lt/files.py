@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -145,9 +144,11 @@ def _lock(folder: Path) -> int | None:
     with contextlib.suppress(OSError):  # some network disks have no locks
         handle = os.open(folder, os.O_RDONLY)
         try:
+            import fcntl  # not on Windows
+
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return handle
-        except OSError:
+        except (OSError, ImportError):
             os.close(handle)
     return None
 

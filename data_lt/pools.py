@@ -178,8 +178,10 @@ def official_pools(
             for part in pool.parts
         )
         return train, test
+    home = pool.root.parent if pool.root.name == "images" else pool.root
+    if card.file_list and (home / card.file_list).is_file():
+        return _listed(pool, home / card.file_list), None
     if card.official_split:
-        home = pool.root.parent if pool.root.name == "images" else pool.root
         return _listed(pool, home / "meta/train.txt"), _listed(pool, home / "meta/test.txt")
     return {label: list(files) for label, files in pool.files.items()}, None
 
@@ -189,7 +191,8 @@ def _listed(pool: Pool, path: Path) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {label: [] for label in pool.files}
     missing = []
     for line in read_text(path, "the official list").splitlines():
-        label, _, name = _nfc(f"{line.strip()}.jpg").partition("/")
+        entry = line.split()[-1].removesuffix(".jpg") if line.strip() else ""  # Food-101: path; CUB: id and path.jpg
+        label, _, name = _nfc(f"{entry}.jpg").partition("/")
         if label in names:
             names[label].append(name)
             if name not in pool.files[label]:

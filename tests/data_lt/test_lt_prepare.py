@@ -39,6 +39,9 @@ def complete(tmp_path_factory):
             root = tmp_path_factory.mktemp(f"{dataset}-{layout}")
             files = cub_files() if dataset == "cub_lt" else dict.fromkeys(imagenetr_files())
             write_files(root, [LAYOUTS[dataset][layout](path, train) for path, train in files.items()])
+            if (dataset, layout) == ("cub_lt", "official"):
+                lines = [f"{number} {path}" for number, path in enumerate(files, 1)]
+                (root / "CUB_200_2011/images.txt").write_text("\n".join(lines) + "\n")
             made[dataset, layout] = root
         return made[dataset, layout]
 
@@ -69,6 +72,17 @@ def test_data_root_may_be_the_folder_or_a_parent(complete, below):
     assert prepare("cub_lt", root).checksum == read_manifest("cub_lt").checksum
     seeded = prepare("cub_lt", root, seed=7)
     assert seeded.checksum == prepare("cub_lt", complete("cub_lt", "pilot"), seed=7).checksum
+
+
+def test_files_outside_the_official_list_are_left_out(complete):
+    root = complete("cub_lt", "official")
+    extra = root / "CUB_200_2011/images/001.Black_footed_Albatross/copy.jpg"
+    extra.write_bytes(b"")
+    try:
+        rebuilt = build_manifest(CARDS["cub_lt"], find_pool(CARDS["cub_lt"], root))
+    finally:
+        extra.unlink()
+    assert rebuilt.text() == read_manifest("cub_lt").text()
 
 
 def test_missing_images_are_counted_and_named_before_anything_else(complete):
