@@ -128,11 +128,17 @@ def _over_seeds(variant: Variant, key: str) -> dict[int, np.ndarray]:
 
 
 def prompts_picked(group: Group, variants: Sequence[Variant]) -> Iterator[Plot]:
-    """Share of the images of each task that pick each prompt, a plot for each variant that logged it."""
+    """Share of the images of each task that pick each prompt; variants that pick alike share a plot.
+
+    Losses often pick alike: only the pull towards the queries trains the keys.
+    """
+    alike: dict[str, tuple[list[Variant], dict[int, tuple[np.ndarray, np.ndarray]]]] = {}
     for variant in variants:
         usage = {seed: found for seed in variant.seeds if (found := prompt_usage(variant.runs[seed]))}
-        if not usage:
-            continue
+        if usage:
+            key = repr([(seed, images.tolist(), counts.tolist()) for seed, (images, counts) in usage.items()])
+            alike.setdefault(key, ([], usage))[0].append(variant)
+    for members, usage in alike.values():
         seed, (images, counts) = next(iter(usage.items()))
         shown, (axes,) = figure(0.9 + 0.4 * min(len(counts), _NUMBERED_UP_TO))
         _percent_cells(axes, 100 * counts / np.maximum(images, 1)[:, None])
@@ -146,7 +152,8 @@ def prompts_picked(group: Group, variants: Sequence[Variant]) -> Iterator[Plot]:
         )
         if group.fidelity == "pilot":
             caption += " With fidelity pilot the images of a batch share their prompts, by vote."
-        yield Plot(f"prompts-{variant.slug}", f"Prompts picked: {variant.label}", caption, shown)
+        names = ", ".join(variant.label for variant in members)
+        yield Plot(f"prompts-{members[0].slug}", f"Prompts picked: {names}", caption, shown)
 
 
 def prompts_needed(picks: np.ndarray, share: float = 0.9) -> int:

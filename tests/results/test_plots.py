@@ -183,5 +183,12 @@ def test_prompt_usage_is_the_share_of_the_images_of_each_task(tmp_path, fidelity
     assert ("by vote" in plot.caption) == (fidelity == "pilot")
 
 
+def test_variants_that_pick_the_same_prompts_share_a_plot(tmp_path):
+    write_comparison(tmp_path, losses=[("ce", 0), ("tal", 2)], prompts=PICKS, **SMALL)
+    (group,) = load_study([tmp_path]).groups
+    (plot,) = prompts_picked(group, group.variants)
+    assert plot.title == "Prompts picked: CE, TAL"
+
+
 def test_prompt_usage_needs_a_log(group):
     assert list(prompts_picked(group, group.variants)) == []
