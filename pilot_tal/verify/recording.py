@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_lt.errors import UserError, foreign_code
+from data_lt.errors import UserError
 from data_lt.files import check_regular
 from pilot_tal.learners import FIDELITIES, LEARNERS, MethodConfig
 from pilot_tal.schema import Rule, build, settings_of
@@ -96,10 +96,12 @@ def read_recording(path: str | Path) -> Recording:
     """
     path = Path(path)
     check_regular(path, "the recording", LARGEST)
-    with foreign_code(f"{path} is not a recording, an .npz file with a JSON 'meta'"):
+    try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         values = dict(json.loads(bytes(arrays.pop("meta")).decode("utf-8")))
+    except Exception as error:  # NumPy's own message recommends allow_pickle
+        raise UserError(f"{path} is not a recording: it must be an .npz file with a JSON 'meta'") from error
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise UserError(f"{path} is not a recording: its array {name[:60]!r} holds {array.dtype.name}, no numbers")
