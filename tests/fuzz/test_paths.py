@@ -81,7 +81,7 @@ def test_odd_path_gives_one_sentence_or_a_result(place, path, odd, workspace):
 
 def ask_with(place: tuple[str, ...], path: str, odd: Path, workspace: Workspace) -> None:
     writes = "-o" in place or "output=?" in place
-    if path in ("/", "*") and (writes or place[0] in ("build", "learn", "status", "report")):
+    if path in ("/", "*") and (writes or place[0] in ("build", "learn", "predict", "status", "report")):
         return  # searches this computer, or writes to it
     words = {"RUN": workspace.finished, "IMAGE": workspace.image}
     arguments = [
