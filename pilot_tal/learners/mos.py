@@ -59,7 +59,7 @@ class MOS(AdapterLearner):
     """Model Surgery (Sun et al., AAAI 2025)."""
 
     name, title = "mos", "MOS"
-    recommended = "best of the trained methods"
+    recommended = "best mean of the trained methods"
     config_class = MOSConfig
     linear_classifier = True
 
