@@ -69,7 +69,7 @@ def command(*arguments: object) -> str:
         words = [_typed(called)]
     elif called.name == "__main__.py" and called.parent.name == _MODULE:
         words = [_typed(Path(sys.executable)), "-m", _MODULE]
-    else:  # called from Python: the program stands beside its interpreter, if it is installed
+    else:  # called from Python: the program is beside its interpreter, if it is installed
         beside = Path(sys.executable).with_name(_PROGRAM)
         words = [_typed(beside) if beside.exists() else _PROGRAM]
     return shlex.join([*words, *map(str, arguments)])

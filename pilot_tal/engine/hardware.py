@@ -50,7 +50,7 @@ def find_threads(study: StudyConfig) -> int | None:
     """Threads of each run: one if several runs share a CPU; None for all cores.
 
     Depends on the study alone, not on what is left of it or fits into memory: the same command gives the same bits
-    wherever and whenever it resumes.
+    on every resume.
     """
     hardware = study.hardware
     several = len(study.runs) > 1 and hardware.jobs != 1 and can_fork()

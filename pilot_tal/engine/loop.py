@@ -78,8 +78,7 @@ def train_task(
             learner.after_step()
             if on_step is not None:
                 accuracy = (logits.detach().argmax(dim=1) == targets).float().mean()
-                lr = optimizer.param_groups[0]["lr"]
-                on_step(StepInfo(epoch, step, lr, loss.detach(), aux.detach(), accuracy))
+                on_step(StepInfo(epoch, step, optimizer.param_groups[0]["lr"], loss.detach(), aux.detach(), accuracy))
             step += 1
 
 

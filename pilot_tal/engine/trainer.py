@@ -20,7 +20,6 @@ from pilot_tal.engine.loggers import check_log, make_loggers
 from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
 from pilot_tal.engine.progress import Display, Progress, Status
 from pilot_tal.learners import LEARNERS, Learner, build_learner
-from pilot_tal.learners.pool import PoolLearner
 from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.losses import TaskLoss, build_loss
 from pilot_tal.metrics import summarize
@@ -269,9 +268,7 @@ class Trainer:
         picks: list[torch.Tensor] = []
         images, true, pred = self.evaluate(learner, task, picks)
         logs = {"steps": steps, "states": log.states()}
-        prompts = []
-        if picks and isinstance(learner, PoolLearner):
-            prompts = _prompt_usage(learner.config.size, picks, true, self.tasks[: task.index + 1])
+        prompts = _prompt_usage(learner.pool_size, picks, true, self.tasks[: task.index + 1]) if picks else []
         writer.write_task(task.index, images, true, pred, **logs, prompts=prompts)
         return (true, pred), logs
 

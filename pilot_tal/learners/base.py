@@ -49,6 +49,8 @@ class Learner(nn.Module):
     reschedules: ClassVar[bool] = True
     """Whether the original's scheduler still drives the optimizer after the first task (not in all learners)."""
 
+    pool_size: int = 0
+    """Number of prompts that an image picks from; 0 without a pool."""
     splits_pool: ClassVar[bool] = False
     """Whether its prompts are divided among the tasks, so that their number must be known at construction."""
 

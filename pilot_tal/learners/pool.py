@@ -47,7 +47,7 @@ def l2_normalized(x: Tensor) -> Tensor:
 def vote(ids: Tensor, pool_size: int) -> Tensor:
     """The k prompts picked most often in a batch, from each sample's own picks [B, k].
 
-    The counts stand in the order of LAMDA-PILOT (picked prompts by id, then zeros up to the pool's size), because
+    The counts are in the order of LAMDA-PILOT (picked prompts by id, then zeros up to the pool's size), because
     the way `topk` breaks ties depends on places and length. No host synchronisation.
     """
     counts = torch.zeros(pool_size, dtype=torch.long, device=ids.device)
@@ -103,6 +103,11 @@ class PoolLearner(Learner):
     def mixes_batch(cls, config: MethodConfig, fidelity: str) -> bool:
         """With fidelity pilot, by vote."""
         return fidelity == "pilot" and cast(PoolConfig, config).batchwise_prompt
+
+    @property
+    def pool_size(self) -> int:  # type: ignore[override]
+        """Prompts in the pool."""
+        return self.config.size
 
     @property
     def pool_axis(self) -> int:

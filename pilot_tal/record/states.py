@@ -117,7 +117,7 @@ def run_states(folder: Path) -> list[RunState]:
 
 
 def state_of(path: Path) -> RunState:
-    """The state of one run that has begun, wherever it lies; of SLURM's queue nothing is known."""
+    """The state of one run that has begun, in any folder; SLURM's queue is not asked."""
     return _state(path.name, path, "", {})
 
 

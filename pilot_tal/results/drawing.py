@@ -101,7 +101,7 @@ def to_svg(shown: Figure, **options: Any) -> str:
 
 
 def variant_style(variant: Variant, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Label, and colour by loss; marker and line tell apart variants of one loss."""
+    """Label, and colour by loss; marker and line distinguish variants of one loss."""
     turn = [mate for mate in variants if mate.loss == variant.loss].index(variant)
     look = {"marker": MARKERS[turn % 5], "linestyle": _LINES[turn % len(_LINES)]}
     return {"label": shorten(variant.label), "color": variant.colour, **look}

@@ -216,7 +216,7 @@ def _recipes_tell(mates: list[Values]) -> bool:
 
 
 def _note_data(groups: Sequence[Group]) -> None:
-    """Note what tells apart the data of groups with the same dataset and number of classes."""
+    """Note what distinguishes the data of groups with the same dataset and number of classes."""
     kinds: dict[tuple[str, int], list[tuple]] = {}
     for group in groups:
         kind = kinds.setdefault((group.dataset, len(group.data)), [])
