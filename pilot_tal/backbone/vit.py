@@ -40,8 +40,18 @@ class BlockExtras:
 NO_EXTRAS = BlockExtras()
 
 
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention [B, heads, N, head_dim].
+
+    In bf16 on a CPU two matrix products take a third of the time of PyTorch's fused kernel, forward and backward.
+    """
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16:
+        return ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1) @ v
+    return F.scaled_dot_product_attention(q, k, v)
+
+
 def prefixed_attention(q: Tensor, k: Tensor, v: Tensor, extras: BlockExtras) -> Tensor:
-    """Attention of `q` over prefix and own keys; fused in every case.
+    """Attention of `q` over prefix and own keys.
 
     Compensated attention (LAE) leaves the weights of the ordinary keys as they are in the common softmax and
     re-normalises those of the prefix to sum to one, so that all weights sum to 2 - λ. Both parts are plain
@@ -49,14 +59,14 @@ def prefixed_attention(q: Tensor, k: Tensor, v: Tensor, extras: BlockExtras) -> 
     divides by max(λ, 1e-12); the two differ only for queries whose whole prefix weighs less than that.)
     """
     if extras.prefix is None:
-        return F.scaled_dot_product_attention(q, k, v)
+        return attention(q, k, v)
     batch = k.shape[0]
     prefix_k, prefix_v = (part.expand(batch, -1, -1, -1).to(k.dtype) for part in extras.prefix)
     all_k = torch.cat((prefix_k, k), dim=2)
     if not extras.compensated:
-        return F.scaled_dot_product_attention(q, all_k, torch.cat((prefix_v, v), dim=2))
-    ordinary = F.scaled_dot_product_attention(q, all_k, torch.cat((torch.zeros_like(prefix_v), v), dim=2))
-    return ordinary + F.scaled_dot_product_attention(q, prefix_k, prefix_v)
+        return attention(q, all_k, torch.cat((prefix_v, v), dim=2))
+    ordinary = attention(q, all_k, torch.cat((torch.zeros_like(prefix_v), v), dim=2))
+    return ordinary + attention(q, prefix_k, prefix_v)
 
 
 class FrozenViT(FrozenBackbone):

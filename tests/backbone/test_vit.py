@@ -9,7 +9,7 @@ from helpers.vit import tiny_vit
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras
-from pilot_tal.backbone.vit import prefixed_attention
+from pilot_tal.backbone.vit import attention, prefixed_attention
 
 VARIANTS = {
     "plain": {},
@@ -135,3 +135,19 @@ def test_features_are_cls_of_the_last_blocks():
     torch.testing.assert_close(vit.features(x, layers=3), expected)
     with pytest.raises(UserError, match="layers must be from 1 to"):
         vit.features(x, layers=vit.depth + 1)
+
+
+@pytest.mark.parametrize("queries", [1, 7])
+def test_bf16_attention_on_cpu_equals_fused_attention_with_gradients(queries):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 8) for n in (queries, 7, 7))
+    exact = [part.clone().requires_grad_() for part in (q, k, v)]
+    rounded = [part.bfloat16().requires_grad_() for part in (q, k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*exact)
+    found = attention(*rounded)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=0.03, atol=0.03)
+    expected.square().sum().backward()
+    found.float().square().sum().backward()
+    for ours, reference in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(ours.grad.float(), reference.grad, rtol=0.06, atol=0.06)
