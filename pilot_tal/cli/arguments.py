@@ -73,7 +73,7 @@ def show_runs(study: "StudyConfig") -> None:
     from pilot_tal.engine.launch import find_slots
     from pilot_tal.engine.probe import Pace, measure
     from pilot_tal.engine.progress import duration
-    from pilot_tal.record.run_dir import tasks_done
+    from pilot_tal.record.run_dir import read_result
 
     jobs, paces = Jobs(study), dict[tuple, Pace]()
     threads = find_threads(study)
@@ -83,7 +83,7 @@ def show_runs(study: "StudyConfig") -> None:
     todo, total = [], 0.0
     for number, job in enumerate(jobs.all, 1):
         trainer, config = jobs.trainer(job), job.config
-        done, tasks = tasks_done(job.path), len(trainer.tasks)
+        done, tasks = read_result(job.path)["tasks_done"], len(trainer.tasks)
         left, seconds = trainer.tasks[done:], 0.0
         if left:
             key = (config.method, config.dataset, job.record.stream.task_sizes, config.method_config)

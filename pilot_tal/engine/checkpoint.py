@@ -1,8 +1,7 @@
 """The model after each task, and what resuming needs beside it, as safetensors in `checkpoint/` of a run directory.
 
 `taskNN.learner.safetensors` stays for every task; `taskNN.cache.safetensors`, which only resuming needs, for the last.
-`result.json` names them with size and SHA-256, so that a task and its checkpoint are committed by one rename. Runs of
-earlier versions name them in `checkpoint/latest.json` instead.
+`result.json` names them with size and SHA-256, so that a task and its checkpoint are committed by one rename.
 """
 
 from collections.abc import Mapping
@@ -17,14 +16,12 @@ from torch import Tensor
 from data_lt.errors import UserError
 from data_lt.files import atomic_path
 from pilot_tal.record.run_dir import (
-    LATEST,
     LOGS,
     RECORD,
     RESULT,
     Labels,
     damaged,
     load_run,
-    read_object,
     read_result,
     task_file,
     verified_bytes,
@@ -53,7 +50,7 @@ def save_checkpoint(writer: RunWriter, checkpoint: Checkpoint, only_last: bool =
             with writer.new_file(_name(done, part)) as temporary:
                 _save(temporary, tensors)
     for part in ("learner", "cache") if only_last else ("cache",):
-        writer.outdate(_name(done - 1, part))
+        writer.files.pop(_name(done - 1, part), None)
 
 
 def load_checkpoint(path: Path, task: int | None = None) -> Checkpoint | None:
@@ -90,8 +87,6 @@ def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
         raise damaged(path / "checkpoint", f"it is missing, and the result has {run.tasks_done} finished tasks")
     ours = {task_file(kind, task) for task in range(run.tasks_done) for kind in ("predictions", *LOGS)}
     writer.files = {name: seal for name, seal in run.files.items() if name in ours} | _named(path)[1]
-    if (path / LATEST).is_file():
-        writer.outdate(LATEST)
     return checkpoint, run.labels
 
 
@@ -116,20 +111,12 @@ def _named(path: Path) -> tuple[int, dict[str, Any]]:
     """Returns the number of tasks of the last checkpoint, and the SHA-256 of all checkpoint files."""
     if not (path / RECORD).is_file() or not (path / "checkpoint").is_dir():
         return 0, {}
-    result, source = read_result(path), path / RESULT
+    result = read_result(path)
     done = result["tasks_done"]
     ours = {_name(task, part) for task in range(1, done + 1) for part in ("learner", "cache")}
     files = {name: seal for name, seal in result["files"].items() if name in ours}
-    if not files and (source := path / LATEST).exists():
-        latest = read_object(source)
-        if latest.get("tasks_done") != done or not isinstance(latest.get("files"), dict):
-            raise damaged(source, f"it is of task {str(latest.get('tasks_done'))[:20]}, the result of task {done}")
-        known = {f"checkpoint/{name}": {"sha256": digest} for name, digest in latest["files"].items()}
-        files = {name: seal for name, seal in known.items() if name in ours}
-    elif not files:
-        return 0, {}
-    if done and _name(done, "learner") not in files:
-        raise damaged(source, f"it has no checkpoint of task {done}")
+    if files and _name(done, "learner") not in files:
+        raise damaged(path / RESULT, f"it has no checkpoint of task {done}")
     return done, files
 
 

@@ -23,11 +23,10 @@ from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.losses import TaskLoss, build_loss
 from pilot_tal.metrics import summarize
-from pilot_tal.record.environment import describe, hub_source, image_fingerprint
 from pilot_tal.record.run_dir import Labels, is_finished, read_run_record
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.record.step_log import StepLog
-from pilot_tal.record.writer import RunWriter, open_run
+from pilot_tal.record.writer import RunWriter, describe, hub_source, image_fingerprint, open_run
 from pilot_tal.stream.batches import Batches
 from pilot_tal.stream.seeds import derive_seed
 from pilot_tal.stream.store import ImageStore

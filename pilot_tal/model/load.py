@@ -123,9 +123,7 @@ def read_about(path: Path) -> AboutModel:
     """Read the `model.json` of an exported folder."""
     content = read_json(path / ABOUT)
     try:
-        rest = unsealed(content) if isinstance(content, dict) else None
-        if rest is None:
-            raise UserError("checksum mismatch: edited or truncated")
+        rest = unsealed(content if isinstance(content, dict) else {})
         if rest.get("format") != FORMAT:
             raise UserError(f"it is not of format {FORMAT}, which this version reads")
         about = build(AboutModel, rest)

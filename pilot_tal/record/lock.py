@@ -1,12 +1,11 @@
-"""A lock on a run directory that its owner renews while it lives; works on any disk.
+"""A lock on a run directory that its owner renews while it lives; works on any disk, unlike `flock`.
 
-`flock` does nothing on some network disks, so it is not used. A lock is a numbered file, `.lock-000007`; the highest
-number counts. A process that wants the directory creates the next number, which the file system grants to one process
-only, once the highest is free or its owner is dead. An owner is dead when its process is gone (visible on the same
-host), or when it has not renewed its lock for a minute by the clock of the waiting process: no two clocks are compared.
-Every lock has a random token. A suspended owner that wakes up finds a higher number or another token and must not
-write any more: `Lock.check` comes immediately before every rename and deletion in the directory. Lock files are renewed
-in place, so that a full disk does not let them expire. They also hold what `pilot-tal status` shows of the owner.
+A lock is a numbered file, `.lock-000007`; the highest number counts. A process that wants the directory creates the
+next number, which the file system grants to one process only, once the highest is free or its owner is dead: its
+process is gone (visible on the same host), or it has not renewed its lock for a minute by the clock of the waiting
+process. No two clocks are compared. A suspended owner that wakes up finds a higher number or another token and must
+not write any more: `Lock.check` comes immediately before every rename and deletion in the directory. Lock files are
+renewed in place, so that a full disk does not let them expire. They also hold what `pilot-tal status` shows.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from data_lt.files import make_folder, os_errors, parse_json, read_bytes
 RENEW_SECONDS = 5.0
 DEAD_SECONDS = 60.0
 LOOK_SECONDS = 1.0
-_FREE = "free"
+_FREE = b"free"
 _NAME = re.compile(r"\.lock-([0-9]{6,12})")
 _SIZE = 1024  # bytes of a lock, always the same so that it can be written in place
 
@@ -38,11 +37,7 @@ class Busy(UserError):
 
 
 class Lock:
-    """The exclusive right to write in a directory.
-
-    Attributes:
-        doing: What the owner does, shown by `pilot-tal status`; written with the next renewal.
-    """
+    """The exclusive right to write in a directory; what the owner is `doing` is written with the next renewal."""
 
     def __init__(self, path: Path, number: int):
         self.path, self.number = path, number
@@ -59,17 +54,18 @@ class Lock:
         owner = {"host": platform.node(), "space": _space(), "pid": pid, "started": _started(pid)}
         owner |= {"token": self.token, "beat": self._beats}
         text = json.dumps({**owner, "doing": self.doing})
-        return _padded(text if len(text) <= _SIZE else json.dumps(owner))
+        return (text if len(text) <= _SIZE else json.dumps(owner)).encode("ascii").ljust(_SIZE)
 
     def held(self) -> bool:
         """Whether this is still the directory's lock: the highest number, with this token."""
-        return _highest(self.path) == self.number and _parse(_read(self.file)).get("token") == self.token
+        number, owner = _newest(self.path)
+        return number == self.number and owner is not None and owner.get("token") == self.token
 
     def check(self) -> None:
         """Raises a `UserError` unless the lock is still held; called immediately before every rename and deletion."""
         if self.held():
             return
-        if _highest(self.path):
+        if lock_numbers(self.path):
             raise UserError(f"another process has taken over {self.path} while this one was suspended")
         raise UserError(
             f"the lock of {self.path} is gone: the disk was unmounted, the directory was removed, or another process "
@@ -82,9 +78,9 @@ class Lock:
         self._thread.join()
         with contextlib.suppress(OSError, UserError):
             if not remove:
-                self._overwrite(_padded(_FREE))
+                self._overwrite(_FREE.ljust(_SIZE))
                 return
-            for number in sorted(_numbers(self.path)):  # its own last, so that no other ever counts
+            for number in lock_numbers(self.path):  # its own last, so that no other ever counts
                 if self.held():
                     _file(self.path, number).unlink(missing_ok=True)
 
@@ -98,7 +94,7 @@ class Lock:
     def _overwrite(self, content: bytes) -> bool:
         """Writes in place, never seen empty or of another length; returns False if the lock is no longer held."""
         if not self.held():
-            return not _highest(self.path)  # an unmounted disk may come back; a successor's lock is not touched
+            return not lock_numbers(self.path)  # an unmounted disk may come back; a successor's lock is not touched
         with self.file.open("r+b", buffering=0) as opened:
             opened.write(content)
         return True
@@ -106,18 +102,11 @@ class Lock:
 
 @contextlib.contextmanager
 def locked(path: Path, remove: bool = False) -> Iterator[Lock]:
-    """Holds the lock of the directory `path` inside the context.
+    """Holds the lock of the directory `path` inside the context, or raises `Busy`.
 
     When the context ends without an exception, nothing is left to do in the directory and its locks are removed; so
-    whoever gets a lock must first look whether the run is finished.
-
-    Args:
-        path: The directory.
-        remove: Remove the locks after an exception as well, for a directory that is then as it was before.
-
-    Raises:
-        Busy: another process holds it.
-        UserError: it cannot be written.
+    whoever gets a lock must first look whether the run is finished. With `remove` they are removed after an exception
+    as well, for a directory that is then as it was before.
     """
     lock = _take(path)
     try:
@@ -137,25 +126,23 @@ class Owner:
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Returns the owner of a directory, or None; of a dead owner on another host only its silence is known.
-
-    Raises:
-        UserError: the lock cannot be read.
-    """
-    number, content = _newest(path)
-    if content == _FREE or _is_gone(content):
+    """Returns the owner of a directory, or None; of a dead owner on another host only its silence is known."""
+    number, owner = _newest(path)
+    if owner is None or _is_alive(owner) is False:
         return None
-    owner, silent = _parse(content), 0.0
+    doing, silent = owner.get("doing"), 0.0
     with contextlib.suppress(OSError):
         silent = max(0.0, time.time() - _file(path, number).stat().st_mtime)
-    doing = owner.get("doing")
-    where = f"{owner.get('host', '?')}, process {owner.get('pid', '?')}"
-    return Owner(where, doing if isinstance(doing, dict) else {}, silent)
+    return Owner(_where(owner), doing if isinstance(doing, dict) else {}, silent)
 
 
-def has_locks(path: Path) -> bool:
-    """Whether a directory has lock files, of the living or the dead."""
-    return bool(_numbers(path))
+def lock_numbers(path: Path) -> list[int]:
+    """The numbers of a directory's lock files, of the living or the dead, in order."""
+    try:
+        names = os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
 
 
 def _take(path: Path) -> Lock:
@@ -164,18 +151,16 @@ def _take(path: Path) -> Lock:
     first, since = None, time.monotonic()
     looked = since
     while True:
-        number, content = _newest(path)
-        first = content if first is None else first
-        if time.monotonic() - looked > RENEW_SECONDS:
-            since = time.monotonic()  # the disk or this process was suspended, and the owner perhaps with it
-        looked = time.monotonic()
-        patience = DEAD_SECONDS if content else RENEW_SECONDS  # an empty lock: its process ended before it wrote
-        dead = content == _FREE or _is_gone(content) or looked - since > patience
-        if content != first or (not dead and _is_here(content)):
-            owner = owner_of(path)
-            where = "just now" if owner is None else owner.where
-            raise Busy(f"another process is working in {path} ({where}); wait for it to end")
-        if dead:
+        number, owner = _newest(path)
+        if owner is None or _is_alive(owner) is False:
+            return _create(path, number)
+        if _is_alive(owner) or first not in (None, (number, owner)):
+            raise Busy(f"another process is working in {path} ({_where(owner)}); wait for it to end")
+        first, before, looked = (number, owner), looked, time.monotonic()
+        if looked - before > RENEW_SECONDS:
+            since = looked  # the disk or this process was suspended, and the owner perhaps with it
+        # An owner that was killed before it wrote its lock, or whose lock is damaged, can write nothing any more.
+        if looked - since > (DEAD_SECONDS if owner else RENEW_SECONDS):
             return _create(path, number)
         time.sleep(LOOK_SECONDS)
 
@@ -198,46 +183,40 @@ def _create(path: Path, before: int) -> Lock:
     return lock
 
 
-def _padded(text: str) -> bytes:
-    return text.encode("ascii").ljust(_SIZE)
-
-
 def _file(path: Path, number: int) -> Path:
     return path / f".lock-{number:06d}"
 
 
-def _numbers(path: Path) -> list[int]:
-    try:
-        names = os.listdir(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [int(found[1]) for name in names if (found := _NAME.fullmatch(name))]
+def _newest(path: Path) -> tuple[int, dict[str, Any] | None]:
+    """Number and owner of the lock that counts."""
+    number = max(lock_numbers(path), default=0)
+    return number, _read(_file(path, number)) if number else None
 
 
-def _highest(path: Path) -> int:
-    return max(_numbers(path), default=0)
-
-
-def _newest(path: Path) -> tuple[int, str]:
-    """Number and content of the lock that counts."""
-    number = _highest(path)
-    return number, _read(_file(path, number)) if number else _FREE
-
-
-def _read(file: Path) -> str:
+def _read(file: Path) -> dict[str, Any] | None:
+    """The owner that a lock names: None if it is free, nothing if it is empty or damaged."""
     with os_errors(f"cannot read {file}"):
         try:
-            return read_bytes(file, 64 * _SIZE).decode("utf-8", "replace").strip()
+            content = read_bytes(file, 64 * _SIZE).strip()
         except FileNotFoundError:
-            return _FREE  # released between two looks
+            return None  # released between two looks
+    if content == _FREE:
+        return None
+    with contextlib.suppress(ValueError):
+        if isinstance(owner := parse_json(content), dict):
+            return owner
+    return {}
 
 
-def _parse(content: str) -> dict:
-    try:
-        owner = parse_json(content)
-    except ValueError:
-        return {}
-    return owner if isinstance(owner, dict) else {}
+def _where(owner: dict[str, Any]) -> str:
+    return f"{owner.get('host', '?')}, process {owner.get('pid', '?')}"
+
+
+def _is_alive(owner: dict[str, Any]) -> bool | None:
+    """Whether the owner's process lives; None if that cannot be seen from here."""
+    if not owner.get("space") or owner["space"] != _space() or not isinstance(owner.get("pid"), int):
+        return None
+    return owner.get("started") == _started(owner["pid"])
 
 
 def _space() -> str:
@@ -257,15 +236,3 @@ def _started(pid: int) -> str | None:
         return None if state in "ZX" else rest[18]
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _is_here(content: str) -> bool:
-    """Whether the owner lives in the same space of processes, so that its death can be seen."""
-    owner = _parse(content)
-    return bool(owner.get("space")) and owner["space"] == _space() and isinstance(owner.get("pid"), int)
-
-
-def _is_gone(content: str) -> bool:
-    """Whether the owner's process is known to have ended."""
-    owner = _parse(content)
-    return _is_here(content) and owner.get("started") != _started(owner["pid"])

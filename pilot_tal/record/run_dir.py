@@ -10,8 +10,7 @@
     log.txt            messages
     error.txt          why it failed, until the next start
 
-The two JSON files hold a checksum of themselves. Only the standard library and NumPy are needed here, so that runs of
-other toolboxes use the same code.
+The two JSON files hold a checksum of themselves. Upstream runs use the same code, so nothing here needs torch.
 """
 
 import csv
@@ -22,14 +21,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from data_lt.errors import UserError
-from data_lt.files import os_errors, parse_json, read_bytes, unguarded, write_json
+from data_lt.files import parse_json, read_bytes, unguarded, write_json
 from pilot_tal.metrics import summarize
 from pilot_tal.record.run_record import FORMAT, RunRecord, canonical
 from pilot_tal.schema import build
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from pilot_tal.model.model import Model
 
 RECORD, RESULT, LOG, ERROR = "run.json", "result.json", "log.txt", "error.txt"
-LATEST = "checkpoint/latest.json"  # of runs of earlier versions: names their last checkpoint
 Labels = tuple[np.ndarray, np.ndarray]  # true and predicted
 SESSION = ".session"  # begins the name of a folder in which `learn` works on a model
 _SEAL = "checksum"
@@ -50,14 +47,9 @@ FOLDERS = ("predictions", *LOGS, "checkpoint")
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run read from its directory.
+    """A run read from the directory `path`: its `record` (settings, data, environment) and its results.
 
-    Attributes:
-        path: Its directory.
-        record: All settings, the data and the environment.
-        labels: True and predicted labels of the test images after each task.
-        finished: Whether all tasks are done.
-        files: Size and checksum of each file.
+    `labels` are true and predicted labels of the test images after each task, `files` size and checksum of each file.
     """
 
     path: Path
@@ -84,22 +76,15 @@ class Run:
         return f"Run({self.path.name}: {', '.join([done, *found])})"
 
     def predictions(self, task: int = -1) -> "pd.DataFrame":
-        """Returns one row per test image after a task (default: the last): image, true and predicted class.
-
-        Raises:
-            UserError: the task is not done.
-        """
+        """Returns one row per test image after a task (default: the last): image, true and predicted class."""
         import pandas as pd
 
-        if not -self.tasks_done <= task < self.tasks_done:
-            raise UserError(
-                f"{self.path.name} has {self.tasks_done} finished tasks; there are no predictions of {task}"
-            )
+        done = self.tasks_done
+        if not -done <= task < done:
+            raise UserError(f"{self.path.name} has {done} finished tasks; there are no predictions of {task}")
         names = np.array(self.record.stream.class_names, dtype=object)
         true, predicted = self.labels[task]
-        return pd.DataFrame(
-            {"image": self.images(task % self.tasks_done), "true": names[true], "predicted": names[predicted]}
-        )
+        return pd.DataFrame({"image": self.images(task % done), "true": names[true], "predicted": names[predicted]})
 
     def model(self) -> "Model":
         """Loads the model after the last finished task, to label new images."""
@@ -114,7 +99,7 @@ class Run:
 
     def images(self, task: int) -> list[str]:
         """The test images after a task, in the order of its predictions."""
-        rows = csv.DictReader(io.StringIO(_verified(self.path, task_file("predictions", task), self.files), newline=""))
+        rows = csv.DictReader(_opened(self.path, task_file("predictions", task), self.files))
         return [unguarded(row["image"]) for row in rows]
 
     def step_log(self) -> list[dict[str, Any]]:
@@ -130,21 +115,19 @@ class Run:
         return self._log("prompts")
 
     def _log(self, kind: str) -> list[dict[str, Any]]:
-        files = {task: task_file(kind, task) for task in range(self.tasks_done)}
-        return [
-            {**line, "task": task}
-            for task, name in files.items()
-            if name in self.files
-            for line in _read_lines(self.path, name, self.files)
-        ]
+        lines = []
+        for task in range(self.tasks_done):
+            if (name := task_file(kind, task)) in self.files:
+                try:
+                    found = [parse_json(line) for line in _opened(self.path, name, self.files)]
+                    lines += [{**line, "task": task} for line in found]
+                except (TypeError, ValueError) as error:
+                    raise damaged(self.path / name, str(error)[:80]) from error
+        return lines
 
 
 def load_run(path: str | Path) -> Run:
-    """Reads a run directory, finished or not, and checks every file against its checksum.
-
-    Raises:
-        UserError: a file is missing, damaged or does not fit the others; the sentence names it and the way out.
-    """
+    """Reads a run directory, finished or not; a file that is missing or damaged is a `UserError` with the way out."""
     path = Path(path)
     record = read_run_record(path)
     result = read_result(path, record)
@@ -153,7 +136,7 @@ def load_run(path: str | Path) -> Run:
     predictions = [_read_predictions(path, task_file("predictions", t), files, int(seen[t])) for t in tasks]
     for name in [task_file(kind, t) for t in tasks for kind in LOGS]:  # what else it names is not ours
         if name in files:
-            _verified(path, name, files)
+            verified_bytes(path, name, files)
     return Run(path, record, predictions, result["finished"], files)
 
 
@@ -162,16 +145,16 @@ def read_run_record(path: Path) -> RunRecord:
     file = path / RECORD
     if not file.is_file():
         raise UserError(f"{path} is not a run directory: it has no file {RECORD}")
-    content = read_object(file)
+    content = _read_object(file)
     if content.get("format") != FORMAT:
         raise UserError(
             f"{path} is of another run format ({str(content.get('format'))[:20]}, this version has {FORMAT}): "
             "report on it with the version that wrote it, or run it again"
         )
     try:
-        return build(RunRecord, _unsealed(file, content))
+        return build(RunRecord, unsealed(content))
     except UserError as error:
-        raise error if str(file) in str(error) else damaged(file, str(error)) from error
+        raise damaged(file, str(error)) from error
 
 
 def is_finished(path: Path) -> bool:
@@ -179,28 +162,16 @@ def is_finished(path: Path) -> bool:
     return (path / RESULT).is_file() and (path / RECORD).is_file() and read_result(path)["finished"]
 
 
-def tasks_done(path: Path) -> int:
-    """How many tasks a run has been through, 0 if it has not begun; a damaged result is an error."""
-    return read_result(path)["tasks_done"] if (path / RECORD).is_file() else 0
-
-
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
-    """The run directories among `paths` and below them, sorted.
-
-    Raises:
-        UserError: a path does not exist, or there is no run in any of them.
-    """
+    """The run directories among `paths` and below them, sorted; it is a `UserError` if there are none."""
     found: set[Path] = set()
     given = list(paths)
     for name in given:
-        path = Path(name)
-        if not str(name) or not path.is_dir():
+        if not str(name) or not Path(name).is_dir():
             raise UserError(f"{str(name)!r} is not a directory; give run directories or a folder of them")
-        if (path / RECORD).is_file():
-            found.add(path)
-        else:  # os.walk ignores folders that vanish
-            folders = (Path(folder) for folder, *names in os.walk(path) if RECORD in chain(*names))
-            found.update(folder for folder in folders if not folder.name.startswith(SESSION))
+        for folder, folders, files in os.walk(name):  # which ignores folders that vanish
+            if RECORD in files + folders and not (Path(folder).name.startswith(SESSION) and folder != str(name)):
+                found.add(Path(folder))
     if not found:
         raise UserError(f"no runs found in {', '.join(map(str, given))} (a run has a {RECORD})")
     return sorted(found)
@@ -224,53 +195,48 @@ def write_sealed(file: Path, content: dict[str, Any], check: Callable[[], None] 
 
 def read_sealed(file: Path) -> dict[str, Any]:
     """What `write_sealed` wrote; anything else is a `UserError`."""
-    return _unsealed(file, read_object(file))
-
-
-def unsealed(content: dict[str, Any]) -> dict[str, Any] | None:
-    """An object without its checksum; None if that does not fit."""
-    rest = {key: value for key, value in content.items() if key != _SEAL}
+    content = _read_object(file)
     try:
-        fits = content.get(_SEAL) == hashlib.sha256(canonical(rest)).hexdigest()
-    except ValueError:  # NaN, which our files never hold
-        fits = False
-    return rest if fits else None
+        return unsealed(content)
+    except UserError as error:
+        raise damaged(file, str(error)) from error
 
 
-def _unsealed(file: Path, content: dict[str, Any]) -> dict[str, Any]:
-    rest = unsealed(content)
-    if rest is None:
-        raise damaged(file, "checksum mismatch: edited or truncated")
+def unsealed(content: dict[str, Any]) -> dict[str, Any]:
+    """An object without its checksum, which must fit."""
+    rest = {key: value for key, value in content.items() if key != _SEAL}
+    if content.get(_SEAL) != hashlib.sha256(canonical(rest)).hexdigest():
+        raise UserError("checksum mismatch: edited or truncated")
     return rest
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """A JSON object that belongs to a run; anything else is a `UserError`."""
-    with os_errors(f"cannot read {file}"):
-        text = read_bytes(file)
+def _read_object(file: Path) -> dict[str, Any]:
     try:
-        content = parse_json(text)
-    except ValueError as error:
-        raise damaged(file, f"not valid JSON: {str(error)[:80]}") from error
+        content = parse_json(read_bytes(file))
+    except (OSError, ValueError) as error:
+        raise damaged(file, f"cannot read it: {str(error)[:80]}") from error
     if not isinstance(content, dict):
         raise damaged(file, "not a JSON object")
     return content
 
 
 def read_result(path: Path, record: RunRecord | None = None) -> dict[str, Any]:
-    """Returns the content of `result.json`: tasks_done, finished and files; zeros if the first task is not finished."""
+    """Returns the content of `result.json`: tasks_done, finished and files; zeros if the run has not begun."""
+    file, nothing = path / RESULT, {"tasks_done": 0, "finished": False, "files": {}}
+    if record is None and not (path / RECORD).is_file():
+        return nothing
     record = record or read_run_record(path)
-    file, tasks = path / RESULT, record.num_tasks
     if not file.is_file():
         if file.exists() or (path / task_file("predictions", 0)).exists():  # a result precedes the first task
             raise damaged(file, "it is missing")
-        return {"tasks_done": 0, "finished": False, "files": {}}
+        return nothing
+    tasks = record.num_tasks
     result = read_sealed(file)
-    done, files = result.get("tasks_done"), result.get("files")
-    fits = type(done) is int and 0 <= done <= tasks and type(result.get("finished")) is bool
-    if not fits or not isinstance(files, dict) or (result["finished"] and done != tasks):
+    done, finished, files = (result.get(key) for key in ("tasks_done", "finished", "files"))
+    fits = type(done) is int and 0 <= done <= tasks and type(finished) is bool and isinstance(files, dict)
+    if not fits or (finished and done != tasks):
         raise damaged(file, f"it must hold tasks_done (0 to {tasks}), finished and files")
-    if result.get("run", record.stamp) != record.stamp:  # results of earlier versions do not name their run
+    if result.get("run", record.stamp) != record.stamp:  # which early runs of this format do not name
         raise damaged(file, f"it belongs to another run than {RECORD}")
     return result
 
@@ -284,36 +250,25 @@ def verified_bytes(path: Path, name: str, files: dict[str, Any]) -> bytes:
         content = read_bytes(file, 1 << 40)
     except OSError as error:
         raise damaged(file, f"cannot read it: {error.strerror or error}") from error
-    if len(content) != known.get("bytes", len(content)):  # which earlier versions did not note of a checkpoint
-        raise damaged(file, f"{len(content)} bytes instead of {known['bytes']}")
+    if len(content) != known.get("bytes"):
+        raise damaged(file, f"{len(content)} bytes instead of {str(known.get('bytes'))[:20]}")
     if hashlib.sha256(content).hexdigest() != known.get("sha256"):
         raise damaged(file, "checksum mismatch")
     return content
 
 
-def _verified(path: Path, name: str, files: dict[str, Any]) -> str:
-    return verified_bytes(path, name, files).decode("utf-8", "replace")
+def _opened(path: Path, name: str, files: dict[str, Any]) -> io.StringIO:
+    """The lines of a verified file."""
+    return io.StringIO(verified_bytes(path, name, files).decode("utf-8", "replace"), newline="")
 
 
 def _read_predictions(path: Path, name: str, files: dict[str, Any], classes: int) -> Labels:
-    text = _verified(path, name, files)
+    lines = _opened(path, name, files)
     try:
-        rows = [(int(row["true"]), int(row["pred"])) for row in csv.DictReader(io.StringIO(text, newline=""))]
-        table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        table = np.array([(int(row["true"]), int(row["pred"])) for row in csv.DictReader(lines)], np.int64)
     except (KeyError, TypeError, ValueError, OverflowError, csv.Error) as error:
         raise damaged(path / name, "it must have the columns image, true, pred with whole numbers") from error
-    if table.size and (table.min() < 0 or table.max() >= classes):
+    true, pred = table.reshape(-1, 2).T
+    if table.size and not 0 <= table.min() <= table.max() < classes:
         raise damaged(path / name, f"it has labels outside 0 … {classes - 1}")
-    return table[:, 0], table[:, 1]
-
-
-def _read_lines(path: Path, name: str, files: dict[str, Any]) -> list[dict[str, Any]]:
-    lines = []
-    for number, line in enumerate(_verified(path, name, files).splitlines(), 1):
-        try:
-            lines.append(parse_json(line))
-        except ValueError as error:
-            raise damaged(path / name, f"line {number} is not valid JSON") from error
-        if not isinstance(lines[-1], dict):
-            raise damaged(path / name, f"line {number} is not a JSON object")
-    return lines
+    return true, pred

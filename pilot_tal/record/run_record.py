@@ -9,10 +9,8 @@ from typing import Any
 from data_lt.errors import UserError
 
 FORMAT = 2
-NO_LOSS = "none"
-"""Name of the loss of a learner that trains nothing."""
-_CORRECTIONS = {"sampler": "natural", "posthoc": "none"}
-"""Settings that are part of a run's name and stamp only if they are not these."""
+NO_LOSS = "none"  # name of the loss of a learner that trains nothing
+_CORRECTIONS = {"sampler": "natural", "posthoc": "none"}  # part of a run's name and stamp only if they are not these
 
 
 @dataclass(frozen=True)
@@ -68,10 +66,9 @@ class BackboneRecord:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """Images on their way to the ViT, and classes on theirs through the tasks.
+    """Images on their way to the ViT, and classes on theirs through the tasks; classes are in their new order.
 
-    Lists over classes are in the order of the labels after the class order was applied. `task_rho` is the factor by
-    which the classes of the last task were made rarer; `train_counts` are those after that.
+    `task_rho` is the factor by which the classes of the last task were made rarer; `train_counts` are those after it.
     """
 
     transform: str
@@ -84,14 +81,12 @@ class StreamRecord:
     task_rho: float = 1.0
 
     def __post_init__(self):
-        if not self.task_sizes or min(self.task_sizes) < 1:
+        if min(self.task_sizes, default=0) < 1:
             raise UserError(f"task_sizes must be whole numbers of at least 1, got {list(self.task_sizes)}")
         for name in ("class_names", "class_order", "train_counts"):
-            if len(getattr(self, name)) != sum(self.task_sizes):
-                raise UserError(
-                    f"{name} has {len(getattr(self, name))} entries, but the tasks have {sum(self.task_sizes)} classes"
-                )
-        if sorted(set(self.class_order)) != sorted(self.class_order) or min(*self.class_order, *self.train_counts) < 0:
+            if (entries := len(getattr(self, name))) != (classes := sum(self.task_sizes)):
+                raise UserError(f"{name} has {entries} entries, but the tasks have {classes} classes")
+        if len(set(self.class_order)) < len(self.class_order) or min(*self.class_order, *self.train_counts) < 0:
             raise UserError("class_order must name every class once, and no count may be negative")
 
 
@@ -99,12 +94,8 @@ class StreamRecord:
 class RunRecord:
     """One run.
 
-    Attributes:
-        sampler: How the training images of an epoch are drawn.
-        posthoc: Correction of the classifier at evaluation.
-        changed: Settings that are not the defaults of their method, dataset or loss: name → [value, default].
-        notes: Sentences for the report.
-        environment: What is needed to repeat the run, for each process that worked on it.
+    `changed` holds the settings that are not defaults (name → [value, default]), `notes` sentences for the report,
+    `environment` what is needed to repeat the run, for each process that worked on it.
     """
 
     engine: EngineRecord
@@ -128,11 +119,6 @@ class RunRecord:
         return len(self.stream.task_sizes)
 
     @property
-    def num_classes(self) -> int:
-        """Classes over all tasks."""
-        return sum(self.stream.task_sizes)
-
-    @property
     def is_open(self) -> bool:
         """Whether the stream grows: the record of a model that goes on learning (`pilot-tal learn`)."""
         return "max_tasks" in self.engine.details
@@ -140,8 +126,8 @@ class RunRecord:
     @property
     def capacity(self) -> tuple[int, int]:
         """Classes and tasks that the learner is built for."""
-        details = self.engine.details
-        return max(details.get("max_classes", 0), self.num_classes), max(details.get("max_tasks", 0), self.num_tasks)
+        details, sizes = self.engine.details, self.stream.task_sizes
+        return max(details.get("max_classes", 0), sum(sizes)), max(details.get("max_tasks", 0), len(sizes))
 
     def conditions(self) -> dict[str, Any]:
         """What shaped the result beside dataset, method, fidelity, loss, tasks and seed: flat, by name."""
@@ -159,6 +145,7 @@ class RunRecord:
 
     def identity(self) -> dict[str, Any]:
         """Everything that shapes the result: what the run's name stands for."""
+        usual = _CORRECTIONS.items()
         return {
             "engine": self.engine.name,
             "method": [self.method.name, self.method.fidelity],
@@ -166,11 +153,7 @@ class RunRecord:
             "seed": self.seed,
             "dataset": self.data.name,
             "task_sizes": self.stream.task_sizes,
-            "conditions": {
-                key: value
-                for key, value in self.conditions().items()
-                if key not in _CORRECTIONS or value != _CORRECTIONS[key]
-            },
+            "conditions": {key: value for key, value in self.conditions().items() if (key, value) not in usual},
         }
 
     @property

@@ -21,8 +21,7 @@ class StepLog:
 
     def __init__(self, criterion: TaskLoss):
         self.criterion = criterion
-        self._epochs: list[tuple[int, float | None]] = []
-        self._values: list[Tensor] = []
+        self._steps: list[tuple[int, float | None, Tensor]] = []
         self._states: list[tuple[int, dict[str, Tensor]]] = []
         self._stride = 1
 
@@ -35,10 +34,9 @@ class StepLog:
         accuracy: Tensor | None = None,
     ) -> None:
         """Notes a step; nothing here waits for the device."""
-        step = len(self._values)
-        self._epochs.append((epoch, lr))
+        step = len(self._steps)
         values = [torch.full_like(loss, math.nan) if value is None else value for value in (loss, aux, accuracy)]
-        self._values.append(torch.stack([value.detach().float() for value in values]))
+        self._steps.append((epoch, lr, torch.stack([value.detach().float() for value in values])))
         if step % self._stride == 0:
             self._keep(step)
         if len(self._states) > MOST_STATES:
@@ -46,15 +44,15 @@ class StepLog:
 
     def steps(self) -> list[dict[str, Any]]:
         """One entry a step."""
-        values = torch.stack(self._values).tolist() if self._values else []
+        found = torch.stack([values for *_, values in self._steps]).tolist() if self._steps else []
         return [
-            {"epoch": epoch, "step": step, **dict(zip(_VALUES, map(_plain, found), strict=True)), "lr": lr}
-            for step, ((epoch, lr), found) in enumerate(zip(self._epochs, values, strict=True))
+            {"epoch": epoch, "step": step, **dict(zip(_VALUES, map(_plain, found[step]), strict=True)), "lr": lr}
+            for step, (epoch, lr, _) in enumerate(self._steps)
         ]
 
     def states(self) -> list[dict[str, Any]]:
         """One entry for each state that was kept, and for the last one."""
-        last = len(self._values) - 1
+        last = len(self._steps) - 1
         if self._states and self._states[-1][0] != last:
             self._keep(last)
         return [
@@ -63,8 +61,7 @@ class StepLog:
         ]
 
     def _keep(self, step: int) -> None:
-        state = self.criterion.state_to_log()
-        if state:
+        if state := self.criterion.state_to_log():
             self._states.append((step, state))
 
 

@@ -159,7 +159,7 @@ def _working_in(job: Job, repo: Path) -> Iterator[None]:
 
 def _environment(job: Job, toolbox: Toolbox, versions: dict[str, str]) -> dict[str, Any]:
     """What is needed to repeat the run."""
-    from pilot_tal.record.environment import describe, git
+    from pilot_tal.record.writer import describe, git
 
     repo, devices = Path(job.repo), _device(job)
     commit, changed = git("rev-parse", "HEAD", root=repo), bool(git("status", "--porcelain", root=repo))

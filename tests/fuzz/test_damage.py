@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_lt.errors import UserError
-from data_lt.files import checksum
 from pilot_tal import load_runs
-from pilot_tal.record.run_dir import find_runs, read_sealed, write_sealed
+from pilot_tal.record.run_dir import find_runs
 from pilot_tal.record.run_record import canonical
 from pilot_tal.record.states import STATES
 
@@ -137,21 +135,3 @@ def test_damaged_run_is_refused_or_resumes_to_the_same_result(case, workspace, t
         wanted, found = result_files(workspace.finished), result_files(folder / workspace.finished.name)
         ours = {key: value for key, value in found.items() if key in wanted}
         assert ours == wanted, (name, {key for key in wanted if ours.get(key) != wanted[key]})
-
-
-@cases(40)
-@given(case=damages())
-def test_damaged_run_of_an_earlier_version_is_refused_or_predicts_the_same(case, workspace, tmp_path_factory):
-    """Its checkpoints are named in checkpoint/latest.json."""
-    place = tmp_path_factory.getbasetemp() / "old"
-    shutil.rmtree(place, ignore_errors=True)
-    old = shutil.copytree(workspace.finished, place / workspace.finished.name)
-    result = read_sealed(old / "result.json")
-    files = {name: seal for name, seal in result["files"].items() if not name.startswith("checkpoint/")}
-    write_sealed(old / "result.json", {**result, "files": files})
-    names = {file.name: checksum(file) for file in (old / "checkpoint").iterdir()}
-    latest = {"format": 2, "tasks_done": result["tasks_done"], "files": names}
-    (old / "checkpoint" / "latest.json").write_text(json.dumps(latest))
-    _, name, unseen = damaged_copy(place, place.with_name("old_damaged"), {**case, "seal": False})
-    path = place.with_name("old_damaged") / old.name
-    check_predictions(workspace, path, name, unseen)

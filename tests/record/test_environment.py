@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pilot_tal import __version__
-from pilot_tal.record import environment
-from pilot_tal.record.environment import describe, hub_source, image_fingerprint
+from pilot_tal.record import writer as environment
+from pilot_tal.record.writer import describe, hub_source, image_fingerprint
 
 
 @pytest.fixture
