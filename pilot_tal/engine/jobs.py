@@ -32,7 +32,7 @@ from pilot_tal.record.run_record import (
     RunRecord,
     StreamRecord,
 )
-from pilot_tal.stream.tasks import ORDERS, class_order, equal_tasks, given_tasks, imbalanced_counts, incremental_tasks
+from pilot_tal.stream.task import ORDERS, class_order, equal_tasks, given_tasks, imbalanced_counts, incremental_tasks
 
 
 @dataclass

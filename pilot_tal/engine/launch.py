@@ -22,7 +22,7 @@ from pilot_tal.engine.workers import Workers
 from pilot_tal.record.run_dir import is_finished
 from pilot_tal.record.states import note_plan
 from pilot_tal.record.writer import clean_finished
-from pilot_tal.stream.memory import free_memory
+from pilot_tal.stream.store import free_memory
 
 MEMORY_SHARE = 0.4  # of the free memory for workers; decoded images may take as much
 WORKER_BYTES = 400 << 20  # of a worker beside its batches

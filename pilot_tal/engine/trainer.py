@@ -27,11 +27,9 @@ from pilot_tal.record.run_dir import Labels, is_finished, read_run_record
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.record.step_log import StepLog
 from pilot_tal.record.writer import RunWriter, describe, hub_source, image_fingerprint, open_run
-from pilot_tal.stream.batches import Batches
-from pilot_tal.stream.seeds import derive_seed
+from pilot_tal.stream.batches import Batches, derive_seed
 from pilot_tal.stream.store import ImageStore
-from pilot_tal.stream.task import TaskInfo
-from pilot_tal.stream.tasks import make_tasks
+from pilot_tal.stream.task import TaskInfo, make_tasks
 from pilot_tal.stream.transforms import build_transforms
 
 

@@ -15,8 +15,7 @@ from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.learners.closed_form import STATISTICS, ClosedForm
 from pilot_tal.record.run_record import RunRecord
 from pilot_tal.record.writer import RunWriter, open_run
-from pilot_tal.stream.batches import Batches
-from pilot_tal.stream.seeds import derive_seed
+from pilot_tal.stream.batches import Batches, derive_seed
 from pilot_tal.stream.task import TaskInfo
 
 FEATURES, LABELS = "held_out.features", "held_out.labels"

@@ -1,5 +1,6 @@
 """Batches whose order and random crops depend on seeds alone."""
 
+import hashlib
 import itertools
 import signal
 import sys
@@ -12,7 +13,6 @@ from PIL import Image
 from torch import Tensor
 
 from data_lt.errors import UserError
-from pilot_tal.stream.seeds import derive_seed
 from pilot_tal.stream.store import ImageStore
 
 # A class of n images is drawn in proportion to n ** (1 - power).
@@ -20,34 +20,32 @@ SAMPLERS = {"natural": 0.0, "sqrt": 0.5, "balanced": 1.0}
 _ERROR = f"{UserError.__module__}.{UserError.__qualname__}"
 
 
+def derive_seed(*parts: int | str) -> int:
+    """A seed for one purpose, from the parts that name it; the same on every platform."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
+
+
 class _Samples(torch.utils.data.Dataset):
     """Transformed samples by (epoch, place); random transforms depend on seed, epoch and place alone."""
 
-    def __init__(self, store: ImageStore, indices: list[int], labels: list[int], transform, seed: int | None):
-        self.store, self.indices, self.labels = store, indices, labels
-        self.transform, self.seed = transform, seed
+    def __init__(self, source: "Batches", seed: int | None):
+        self.source, self.seed = source, seed
 
     def __getitem__(self, key: tuple[int, ...]) -> tuple[Tensor, int, int]:
-        place = key[1]
-        image = self.store[self.indices[place]]
+        source, place = self.source, key[1]
+        image = source.store[source.indices[place]]
         if self.seed is None:
-            return self.transform(image), self.labels[place], place
+            return source.transform(image), source.labels[place], place
         with torch.random.fork_rng(devices=[]):  # the learner's own random numbers stay as they are, on any device
             torch.default_generator.manual_seed(derive_seed("augment", self.seed, *key))
-            return self.transform(image), self.labels[place], place
+            return source.transform(image), source.labels[place], place
 
 
 class Batches:
-    """Batches of some images of a store.
+    """Batches of the images of a store with these indices, and their labels.
 
-    Args:
-        store: The images.
-        indices: Which of them.
-        labels: Their labels.
-        transform: Makes a tensor of an image.
-        batch_size: Images a batch.
-        workers: Processes that decode and transform; the batches do not depend on it.
-        pinned: Batches lie in page-locked memory, from which a GPU copies while it computes.
+    The batches do not depend on the number of `workers` that decode and transform. With `pinned` they lie in
+    page-locked memory, from which a GPU copies while it computes.
     """
 
     def __init__(
@@ -65,21 +63,15 @@ class Batches:
 
     def in_order(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """(images, labels, places) in the given order, with a transform that has nothing random."""
-        places = range(len(self.indices))
-        chunks = [places[i : i + self.batch_size] for i in range(0, len(places), self.batch_size)]
-        return self._load([[(0, place) for place in chunk] for chunk in chunks], None)
+        return self._load(self._chunks([(0, place) for place in range(len(self.indices))]), None)
 
     def epochs(
         self, epochs: int, seed: int, drop_last: bool = False, limit: int | None = None, sampler: str = "natural"
     ) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
         """Gives `batches(epoch)`, to be called for epochs 0, 1, … in turn.
 
-        Args:
-            epochs: How many there will be.
-            seed: Order and random transforms depend on it, the epoch and the image's place alone.
-            drop_last: Leave out the last incomplete batch, if there is a full one.
-            limit: At most so many batches an epoch.
-            sampler: One of `SAMPLERS`.
+        Order and random transforms depend on the seed, the epoch and the image's place alone. `drop_last` leaves out
+        the last incomplete batch, if there is a full one; `limit` is the most batches an epoch.
         """
         plan = [self._shuffled(epoch, seed, drop_last, sampler)[:limit] for epoch in range(epochs)]
         stream = self._load(list(itertools.chain.from_iterable(plan)), seed)
@@ -99,20 +91,20 @@ class Batches:
             counts = torch.bincount(torch.tensor(self.labels)).double()
             weights = counts[self.labels] ** -SAMPLERS[sampler]
             order = torch.multinomial(weights, len(weights), replacement=True, generator=generator).tolist()
-        chunks = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
+        drawn: Counter[int] = Counter()
+        keys: list[tuple[int, ...]] = []
+        for place in order:  # with a number, so with other random crops, if the epoch has had the image before
+            drawn[place] += 1
+            keys.append((epoch, place) if drawn[place] == 1 else (epoch, place, drawn[place]))
+        chunks = self._chunks(keys)
         if drop_last and len(chunks) > 1 and len(chunks[-1]) < self.batch_size:
             chunks.pop()
-        drawn: Counter[int] = Counter()
-        return [[self._draw(epoch, place, drawn) for place in chunk] for chunk in chunks]
+        return chunks
 
-    @staticmethod
-    def _draw(epoch: int, place: int, drawn: Counter[int]) -> tuple[int, ...]:
-        """Epoch and place of an image; with a number, so with other random crops, if the epoch has had it before."""
-        drawn[place] += 1
-        return (epoch, place) if drawn[place] == 1 else (epoch, place, drawn[place])
+    def _chunks(self, keys: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+        return [keys[i : i + self.batch_size] for i in range(0, len(keys), self.batch_size)]
 
     def _load(self, chunks: list, seed: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        samples = _Samples(self.store, self.indices, self.labels, self.transform, seed)
         options: dict[str, Any] = {}
         if self.workers:
             self.store.keep(self.indices)
@@ -120,7 +112,7 @@ class Batches:
             options = {"multiprocessing_context": "fork"} if sys.platform == "linux" else {}
         # A generator of its own: the loader must not draw from the learner's random numbers.
         loader = torch.utils.data.DataLoader(
-            samples,
+            _Samples(self, seed),
             batch_sampler=chunks,
             num_workers=self.workers,
             pin_memory=self.pinned,

@@ -1,15 +1,24 @@
-"""The images of a run by index, opened from disk or kept decoded in memory."""
+"""The images of a run by index, opened from disk or kept decoded in memory; and how much memory there is."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
 
 from data_lt.pictures import picture_size, read_picture
-from pilot_tal.stream.memory import free_memory
 
 CACHE_CHOICES = ("auto", "on", "off")
 MEMORY_SHARE = 0.4  # of the free memory that decoded images may take with cache=auto
+FREE_IF_UNKNOWN = 2 << 30
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+MEMINFO = Path("/proc/meminfo")
+# Limit, use, and the memory.stat entry of cached files, in version 2 of control groups and in version 1.
+_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 class ImageStore:
@@ -29,9 +38,8 @@ class ImageStore:
 
     def keep(self, indices: Iterable[int]) -> None:
         """Decodes these images now, so that worker processes share them."""
-        if self.in_memory:
-            for index in indices:
-                self[index]
+        for index in indices if self.in_memory else ():
+            self[index]
 
     def decoded_bytes(self) -> int:
         """Memory that all images take if they are kept decoded; else 0."""
@@ -42,3 +50,32 @@ class ImageStore:
         sizes = [picture_size(self.root / path) for path in self.paths[:: max(1, len(self.paths) // 32)]]
         known = [width * height for width, height in filter(None, sizes)]  # others are named when they are needed
         return 3 * sum(known) / max(1, len(known)) * len(self.paths)
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free here, or in the container or job that this process is in."""
+    free = FREE_IF_UNKNOWN
+    with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+        # What the system keeps of files can be had at any time, and counts as free.
+        lines = dict(line.split(":") for line in MEMINFO.read_text(encoding="ascii").splitlines())
+        free = 1024 * int(lines["MemAvailable"].split()[0])
+    return min([free, *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What the limit of each control group of this process leaves: its own, and those that this one is in."""
+    own = {"": "/", "memory": "/"}
+    with contextlib.suppress(OSError, ValueError):  # a system without them
+        for line in OWN_CGROUPS.read_text(encoding="utf-8").splitlines():
+            _, kinds, place = line.split(":", 2)
+            own |= {kind: place for kind in kinds.split(",") if kind in own}
+    for kind, (limit, used, files) in _FILES.items():
+        top = CGROUPS / kind
+        group = top / own[kind].lstrip("/")
+        for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(top))):
+            with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                left = int((folder / limit).read_text()) - int((folder / used).read_text())
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                    left += int(stat[files])
+                yield max(0, left)

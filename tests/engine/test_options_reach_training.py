@@ -19,7 +19,7 @@ from pilot_tal.engine.loop import build_optimizer
 from pilot_tal.losses import LOSSES
 from pilot_tal.record.run_dir import load_run
 from pilot_tal.schema import settings_of
-from pilot_tal.stream.seeds import derive_seed
+from pilot_tal.stream.batches import derive_seed
 
 sys.path.append(str(Path(__file__).parents[1] / "losses"))
 from tal_oracle import Oracle

@@ -14,7 +14,7 @@ from helpers.cli import process
 from helpers.images import make_numbered_images
 
 from pilot_tal.record.run_dir import find_runs, load_run
-from pilot_tal.stream.seeds import derive_seed
+from pilot_tal.stream.batches import derive_seed
 
 CLASSES, IMAGES, TEST = 5, 9, 3
 PLUGIN = Path(helpers.__file__).with_name("spy.py")

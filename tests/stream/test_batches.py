@@ -8,8 +8,7 @@ import torch
 from helpers.images import make_images
 
 from data_lt.errors import UserError
-from pilot_tal.stream.batches import Batches
-from pilot_tal.stream.seeds import derive_seed
+from pilot_tal.stream.batches import Batches, derive_seed
 from pilot_tal.stream.store import ImageStore
 from pilot_tal.stream.transforms import build_transforms
 
@@ -146,3 +145,8 @@ def test_images_drawn_again_in_an_epoch_get_other_crops(folder):
     assert len(again) > 1 and not any(torch.equal(again[0], other) for other in again[1:])
     assert same(collect(source, sampler="balanced"), collect(source, sampler="balanced"))
     assert source.steps() == 1 and len(y) == 10
+
+
+def test_derived_seeds_are_fixed_for_ever():
+    assert derive_seed("task", 1993, 0) == 35135034685338635
+    assert derive_seed("task", 1993, 0) != derive_seed("task", 1993, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilot_tal.stream import memory
+from pilot_tal.stream import store as memory
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def test_free_memory_equals_the_systems_figure(tmp_path, monkeypatch):
     assert memory.free_memory() == 700 * 1024
     for content in ("MemTotal:  900 kB\n", "MemAvailable:\n", "nothing\n"):
         memory.MEMINFO.write_text(content)
-        assert memory.free_memory() > 1 << 20  # counted in pages
+        assert memory.free_memory() > 1 << 20  # assumed
 
 
 def test_files_that_a_container_keeps_count_as_free(tmp_path):

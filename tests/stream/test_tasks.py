@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from data_lt.errors import UserError
-from pilot_tal.stream.tasks import (
+from pilot_tal.stream.task import (
     class_order,
     equal_tasks,
     given_tasks,
