@@ -1,9 +1,9 @@
 """Long-tailed training sets from the images a user has on disk."""
 
 from data_lt.cards import CARDS, DatasetCard, register
-from data_lt.laws import LAWS, density_counts, exponential_counts, pareto_counts
 from data_lt.manifest import Manifest, load_manifest, read_manifest
 from data_lt.prepare import LongTailedSet, MissingImages, manifest_from_lists, prepare
+from data_lt.split import LAWS, density_counts, exponential_counts, pareto_counts
 
 __all__ = [
     "CARDS",

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from data_lt.registry import Registry
+from data_lt.errors import Registry
 
 _HERE = Path(__file__).parent
 
@@ -60,9 +60,9 @@ class DatasetCard:
 
 
 def _write_cifar100(data_root: Path) -> None:
-    from data_lt.cifar import write_pictures  # here: most callers have no archive to read
+    from data_lt.download import write_cifar100  # here: most callers have no archive to read
 
-    write_pictures(CARDS["cifar100_lt"], data_root)
+    write_cifar100(CARDS["cifar100_lt"], data_root)
 
 
 def _draw_demo(data_root: Path) -> None:

@@ -1,24 +1,30 @@
-"""Downloads a dataset's official archive (resumed after an interruption), verifies and extracts it."""
+"""Official archives: downloaded (resumed after an interruption), verified, and extracted or written as images."""
 
+import pickle
 import re
-import sys
 import tarfile
 import time
 import zlib
-from lzma import LZMAError
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from data_lt.cards import DatasetCard
 from data_lt.errors import UserError
-from data_lt.files import checksum, given_path, make_folder, os_errors, staged_folder
-from data_lt.progress import progress
+from data_lt.files import checksum, given_path, make_folder, os_errors, progress, staged_folder
 
 ATTEMPTS = 5  # in a row without a new byte
 PAUSE = 1.0  # seconds before another attempt
 PIECE = 1 << 18
 DEEPEST = 100  # nested folders in an archive
 TIMEOUT = (15, 60)  # seconds to connect, and between two pieces
+_NUMPY: dict[str, Any] = {
+    "numpy.core.multiarray._reconstruct": np.zeros(0).__reduce__()[0],  # its module has another name in NumPy 2
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+}
 
 
 def download(card: DatasetCard, data_root: str | Path) -> Path:
@@ -34,7 +40,7 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
     with os_errors(f"cannot write {archive}"):
         make_folder(data_root)
         if archive.exists():
-            check_archive(archive, card.checksum or "")
+            check_archive(archive, card)
         else:
             _fetch(card, archive)
     if card.make is None:
@@ -43,13 +49,12 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
     return data_root / card.folders[0]
 
 
-def check_archive(archive: Path, official: str) -> None:
+def check_archive(archive: Path, card: DatasetCard) -> None:
     """Raises unless the archive has the official checksum (`md5:…` or `sha256:…`)."""
     if archive.is_dir():
         raise UserError(f"{archive} is a folder, but the archive goes there; rename or move the folder")
-    algorithm, _, wanted = official.partition(":")
-    print(f"verifying the checksum of {archive.name}", file=sys.stderr, flush=True)
-    with os_errors(f"cannot read the archive {archive}"):
+    algorithm, _, wanted = (card.checksum or "").partition(":")
+    with os_errors(f"cannot read the archive {archive}"), progress(f"verifying the checksum of {archive.name}", None):
         found = checksum(archive, algorithm)
     if found != wanted:
         raise UserError(f"{archive} is not the official archive: its {algorithm} is not {wanted}; remove it")
@@ -60,36 +65,74 @@ def extract(archive: Path, target: Path, folder: str) -> Path:
 
     Files that are in `target/folder` already are replaced by those of the archive; others stay.
     """
+    # The filter repeats our checks where this Python has it, and drops owners and special bits.
+    safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     try:
-        with staged_folder(target / folder) as staging:
-            _unpack(archive, staging, folder)
-    except (tarfile.TarError, EOFError, zlib.error, LZMAError) as error:
+        with (
+            staged_folder(target / folder) as staging,
+            archive.open("rb") as file,
+            tarfile.open(fileobj=file) as tar,
+            progress(f"extracting {archive.name}", archive.stat().st_size, is_bytes=True) as bar,
+        ):
+            for member in tar:
+                path = PureWindowsPath(member.name)  # which splits at / and \
+                outside = path.anchor or ".." in path.parts or len(path.parts) > DEEPEST
+                if outside or not (member.isfile() or member.isdir()):
+                    name = f"its member {member.name[:100]!r}"
+                    problem = "is a link, leaves the folder or is nested too deeply"
+                    raise UserError(f"{archive} is not safe: {name} {problem}")
+                if len(path.parts) > 1 and path.parts[0] == folder:
+                    member.name = "/".join(path.parts[1:])
+                    tar.extract(member, staging, set_attrs=False, **safe)
+                bar.update(file.tell() - bar.n)
+            if not any(staging.iterdir()):
+                raise UserError(f"{archive} holds no folder {folder}/; it is another archive")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
         raise UserError(f"cannot read the archive {archive}: {error}; remove it to download it again") from error
     return target / folder
 
 
-def _unpack(archive: Path, staging: Path, folder: str) -> None:
-    # The filter repeats our checks where this Python has it, and drops owners and special bits.
-    safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-    size, done = archive.stat().st_size, 0
-    with (
-        archive.open("rb") as file,
-        tarfile.open(fileobj=file, mode="r:*") as tar,
-        progress(f"extracting {archive.name}", size, is_bytes=True) as bar,
-    ):
-        for member in tar:
-            path = PureWindowsPath(member.name)  # which splits at / and \
-            outside = path.anchor or ".." in path.parts or len(path.parts) > DEEPEST
-            if outside or not (member.isfile() or member.isdir()):
-                name = f"its member {member.name[:100]!r}"
-                raise UserError(f"{archive} is not safe: {name} is a link, leaves the folder or is nested too deeply")
-            if len(path.parts) > 1 and path.parts[0] == folder:
-                member.name = "/".join(path.parts[1:])
-                tar.extract(member, staging, set_attrs=False, **safe)
-            bar.update(file.tell() - done)
-            done = file.tell()
-    if not any(staging.iterdir()):
-        raise UserError(f"{archive} holds no folder {folder}/; it is another archive")
+def write_cifar100(card: DatasetCard, data_root: Path) -> None:
+    """Writes the images of CIFAR-100's archive as `{train,test}/<class>/<number>.png` below the data root.
+
+    Nothing happens if the archive is missing or the folder exists.
+    """
+    folder, archive = data_root / card.folders[0], data_root / card.archive
+    if folder.exists() or not archive.exists():
+        return
+    check_archive(archive, card)
+    parts = read_cifar100(archive)
+    number, total = 0, sum(len(labels) for _, labels in parts.values())
+    with staged_folder(folder) as temporary, progress(f"writing the images of {archive.name}", total) as bar:
+        for part, (pixels, labels) in parts.items():
+            for name in card.class_names:
+                (temporary / part / name).mkdir(parents=True)
+            for picture, label in zip(pixels, labels, strict=True):
+                path = temporary / part / card.class_names[label] / f"{number:05d}.png"  # numbered over both parts
+                Image.fromarray(picture).save(path, compress_level=1)
+                number += 1
+                bar.update(1)
+
+
+def read_cifar100(archive: Path) -> dict[str, tuple[np.ndarray, list[int]]]:
+    """Pixels [N, 32, 32, 3] and labels of `train` and `test`."""
+    parts = {}
+    with tarfile.open(archive) as tar:
+        for part in ("train", "test"):
+            file: Any = tar.extractfile(f"cifar-100-python/{part}")
+            content = _Reader(file, encoding="bytes").load()
+            pixels = content[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            parts[part] = np.ascontiguousarray(pixels), content[b"fine_labels"]
+    return parts
+
+
+class _Reader(pickle.Unpickler):
+    """Reads NumPy arrays, lists and numbers; anything else in a pickle could run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in _NUMPY:
+            raise UserError(f"the archive's pickle asks for {module}.{name}, which no list of images needs")
+        return _NUMPY[f"{module}.{name}"]
 
 
 def _fetch(card: DatasetCard, archive: Path) -> None:
@@ -100,26 +143,29 @@ def _fetch(card: DatasetCard, archive: Path) -> None:
     elsewhere = f"download {url} by other means, put it at {archive} and run the same command again"
     failures, complete = 0, False
     while not complete:
-        before = part.stat().st_size if part.exists() else 0
+        before = _size(part)
         try:
             complete = _stream(url, part, before)
         except requests.HTTPError as error:
             raise UserError(f"{url} answers {error.response.status_code}; {elsewhere}") from error
         except requests.RequestException as error:
-            after = part.stat().st_size if part.exists() else 0
-            failures = failures + 1 if after <= before else 0
+            failures = failures + 1 if _size(part) <= before else 0
             if failures >= ATTEMPTS:
                 raise UserError(
-                    f"cannot download {url} ({type(error).__name__}, {after:,} bytes are kept): "
+                    f"cannot download {url} ({type(error).__name__}, {_size(part):,} bytes are kept): "
                     f"run the same command again to continue, or {elsewhere}"
                 ) from error
             time.sleep(PAUSE)
     try:
-        check_archive(part, card.checksum or "")
+        check_archive(part, card)
     except UserError:
         part.unlink()
         raise UserError(f"what {url} sent is not the official archive: its checksum is not {card.checksum}") from None
     part.replace(archive)
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
 
 
 def _stream(url: str, part: Path, offset: int) -> bool:
@@ -147,6 +193,6 @@ def _stream(url: str, part: Path, offset: int) -> bool:
             for piece in answer.iter_content(PIECE):
                 file.write(piece)
                 bar.update(len(piece))
-    if total is not None and part.stat().st_size < total:
-        raise requests.ConnectionError(f"the connection ended at {part.stat().st_size} of {total} bytes")
+    if total is not None and _size(part) < total:
+        raise requests.ConnectionError(f"the connection ended at {_size(part)} of {total} bytes")
     return True

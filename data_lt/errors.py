@@ -1,19 +1,21 @@
-"""The one exception a user is meant to read, "did you mean" for unknown names, and commands that can be typed."""
+"""The one exception a user is meant to read, registries of names with "did you mean", and commands to type."""
 
 import contextlib
 import difflib
 import os
+import re
 import shlex
 import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 _PROGRAM, _MODULE = "pilot-tal", "pilot_tal"
 _MOST_LISTED = 20
-_LONGEST_SHOWN = 60
+
+Entry = TypeVar("Entry")
 
 
 class Terminated(SystemExit):
@@ -36,10 +38,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to `name`, or None when nothing is close; `lam` means `tal.lam`, `lr` means `init_lr`."""
     names = sorted(known)
     longer = [full for full in names if full.endswith((f".{name.lower()}", f"_{name.lower()}"))]
-    if longer:
-        return longer[0]
-    matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    return next(iter(longer or difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)), None)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> UserError:
@@ -59,7 +58,30 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listed_by: str = ""
     elif not guess:
         few = f"known: {', '.join(names[:_MOST_LISTED])} and {len(names) - _MOST_LISTED:,} more"
         hints.append(f"all are listed by: {listed_by}" if listed_by else few)
-    return UserError(f"unknown {kind} {name[:_LONGEST_SHOWN]!r}: {' '.join(hints)}")
+    return UserError(f"unknown {kind} {name[:60]!r}: {' '.join(hints)}")
+
+
+class Registry(dict[str, Entry]):
+    """Things of one kind (datasets, learners, losses) by name; each has a `name` and a `title` for reports."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def register(self, entry: Entry) -> Entry:
+        """Adds `entry` under its name, which must be free and allowed; also a class decorator."""
+        name = getattr(entry, "name", None)
+        if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name):
+            allowed = "lower-case letters, digits and _ (at most 40)"
+            raise UserError(f"the name of a {self.kind} must be {allowed}, got {name!r}")
+        if not getattr(entry, "title", ""):
+            raise UserError(f"the {self.kind} {name} needs a title for reports")
+        if name in self:
+            raise UserError(f"a {self.kind} named {name!r} is registered already; choose another name")
+        self[name] = entry
+        return entry
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise unknown_name(self.kind, str(name), self)
 
 
 def command(*arguments: object) -> str:

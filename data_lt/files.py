@@ -1,4 +1,4 @@
-"""Files written whole or not at all, texts that are safe in a CSV, and checksums."""
+"""Files written whole or not at all, files read with care, checksums, and the progress of long jobs."""
 
 import contextlib
 import errno
@@ -9,10 +9,13 @@ import math
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
+
+from tqdm import tqdm
 
 from data_lt.errors import UserError
 
@@ -222,6 +225,18 @@ def read_text(path: str | Path, name: str) -> str:
         raise UserError(f"cannot read {name} {path}: it is not UTF-8 text") from error
 
 
+def read_names(source: str | Path, what: str) -> list[str]:
+    """The names in a file that was given as `what`, one per line; blank lines are skipped."""
+    path = given_path(source, what)
+    names = [line.strip() for line in read_text(path, f"{what}, the file of class names,").splitlines() if line.strip()]
+    if not names:
+        raise UserError(f"{path} is empty; write one class name per line")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{path} has the name {twice[:60]!r} twice; each class has one line")
+    return names
+
+
 def check_regular(path: Path, name: str, largest: int = 1 << 40) -> None:
     """Refuses what is not a regular file of at most `largest` bytes: reading a FIFO or a device may never end."""
     with os_errors(f"cannot read {name} {str(path)[:200]}"):
@@ -254,22 +269,16 @@ def parse_json(content: bytes | str) -> Any:
     """
     text = content.decode("utf-8") if isinstance(content, bytes) else content
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_float=_finite, parse_int=_small_int)
+        return json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def _finite(text: str) -> float:
+def _number(text: str) -> float:
     value = float(text)
-    return value if math.isfinite(value) else _no_constant(text)
-
-
-def _small_int(text: str) -> int:
-    return int(text) if len(text) <= 300 else _no_constant(text)
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text[:20]} is not a finite number")
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return int(text) if text.lstrip("-").isdecimal() else value
 
 
 def guarded(text: str) -> str:
@@ -292,3 +301,16 @@ def checksum(path: str | Path, algorithm: str = "sha256") -> str:
     except OSError as error:  # one of reading does not name the file
         raise OSError(error.errno, error.strerror, str(path)) from error
     return digest.hexdigest()
+
+
+class _Bar(tqdm):
+    """A bar without tqdm's monitor thread, which must not exist when processes are forked."""
+
+    monitor_interval = 0
+
+
+def progress(label: str, total: int | None, start: int = 0, is_bytes: bool = False) -> tqdm:
+    """A bar on a terminal, a line now and then elsewhere; use it in a `with` block and call its `update`."""
+    unit = {"unit": "B", "unit_scale": True, "unit_divisor": 1024} if is_bytes else {"unit": ""}
+    pause = {"leave": False} if sys.stderr.isatty() else {"mininterval": 10, "miniters": 1, "delay": 10}
+    return _Bar(desc=label, total=total, initial=start, file=sys.stderr, **unit, **pause)

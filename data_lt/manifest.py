@@ -12,11 +12,11 @@ that was written or edited by hand.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +50,6 @@ class Manifest:
         return [len(self.split.train[label]) for label in self.class_names]
 
     @property
-    def tail_share(self) -> float:
-        """The tail's share of the training images: the half of the classes (rounded down) with the fewest."""
-        counts = sorted(self.counts)
-        return sum(counts[: len(counts) // 2]) / sum(counts)
-
-    @property
     def header(self) -> dict[str, Any]:
         """What the first lines say, without the checksum; plain JSON values."""
         counts = self.counts
@@ -70,10 +64,11 @@ class Manifest:
             "smallest": min(counts),
         }
 
-    @cached_property
+    @functools.cached_property
     def checksum(self) -> str:
         """SHA-256 over the header and the entries."""
-        return _checksum(self.header, self._body())
+        canonical = json.dumps(self.header, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(f"{canonical}\n{self._body()}".encode()).hexdigest()
 
     def text(self) -> str:
         """The file's text."""
@@ -109,23 +104,47 @@ class Manifest:
 
 def read_manifest(source: str | Path) -> Manifest:
     """Reads the shipped manifest of a dataset name, or a manifest file; one that was edited is refused."""
-    path = _manifest_path(source)
+    if isinstance(source, str) and source in CARDS:
+        if (shipped := CARDS[source].manifest_path) is None:
+            raise UserError(f"no manifest is shipped for {source}: it is built from the images on your disk")
+        source = shipped
+    path = given_path(source, "manifest")
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        CARDS[str(source)]  # a bare word is a misspelt dataset name: says which names there are
     header, body, text = _read(path)
-    anew, problem = "build it anew", None
+    anew = "build it anew"
     try:
         name = header["dataset"].strip()
         anew += f" with {command('build', name)}" if name in CARDS else ""
-        manifest = _parse(name, header, _recipe(header), body)
+        manifest = _parse(name, header, Recipe(**{key: header[key] for key in Recipe().header}), body)
+        problem = _problem(manifest)
         if manifest.text() != text:  # checksum and all
             problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
-        else:
-            problem = _problem(manifest)
     except (ValueError, KeyError, AttributeError, TypeError):
         problem = "its lines cannot be read"
-    if problem is None:
+    if not problem:
         return manifest
     check = command("build", "--check", path)
     raise UserError(f"the manifest {path} was edited or damaged: {problem}; {anew}, or accept the edit with {check}")
+
+
+@functools.cache
+def shipped_manifest(name: str) -> Manifest:
+    """The manifest that comes with the project, read once per process."""
+    return read_manifest(name)
+
+
+def load_manifest(source: str | Path) -> "pd.DataFrame":
+    """The split of a named dataset, or of a manifest file, as a table.
+
+    Args:
+        source: `"cub_lt"`, `"imagenetr_lt"`, `"food101_lt"`, or the path of a manifest.
+
+    Returns:
+        DataFrame with the columns `path` (`class/file`), `label` (alphabetical class index) and `split`
+        (`train` or `test`).
+    """
+    return read_manifest(source).frame()
 
 
 def seal(source: str | Path) -> Manifest:
@@ -160,6 +179,41 @@ def seal(source: str | Path) -> Manifest:
     return sealed
 
 
+def _read(path: Path) -> tuple[dict[str, Any], str, str]:
+    """Header, body and whole text of a manifest file."""
+    text = read_text(path, "the manifest").replace("\r\n", "\n")  # a checkout may have made the line ends Windows'
+    magic, _, rest = text.partition("\n")
+    if magic != MAGIC:
+        raise UserError(f"{path} is not a manifest: its first line must be {MAGIC!r}, got {magic[:20]!r}")
+    first, _, body = rest.partition("\n")
+    try:
+        header = json.loads(first)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise UserError(f"the manifest {path} cannot be read: its second line must be a JSON object")
+    return header, body, text
+
+
+def _parse(dataset: str, header: dict[str, Any], recipe: Recipe, body: str) -> Manifest:
+    split = Split(recipe, train={}, test={}, pool={})
+    sides: dict[str, list[str]] = {}  # of the class at hand
+    for number, line in enumerate(body.rstrip("\n").split("\n"), start=3):
+        kind, _, rest = line.partition("\t")
+        if kind == "class":
+            name, _, size = rest.rpartition("\t") if "\t" in rest else (rest, "", "0")
+            if name in split.pool or not (size.isascii() and size.isdecimal()):
+                problem = "a name that occurs once and a number, with tabs between"
+                raise ValueError(f"line {number} must be class, {problem}")
+            split.pool[name] = int(size)
+            sides = {"train": split.train.setdefault(name, []), "test": split.test.setdefault(name, [])}
+        elif kind not in sides:
+            raise ValueError(f"line {number} must be class, train or test, a tab and a name; a class comes first")
+        else:
+            sides[kind].append(rest)
+    return Manifest(dataset, split, header.get("paths") is True)
+
+
 def _problem(manifest: Manifest) -> str | None:
     """What contradicts itself in a manifest that was read from a file; None if nothing does."""
     seen: dict[tuple[str, str], str] = {}
@@ -175,73 +229,3 @@ def _problem(manifest: Manifest) -> str | None:
         if not manifest.split.train[label] or not manifest.split.test[label]:
             return f"class {label!r} has no {'test' if manifest.split.train[label] else 'training'} images"
     return None
-
-
-def _read(path: Path) -> tuple[dict[str, Any], str, str]:
-    """Header, body and whole text of a manifest file."""
-    text = read_text(path, "the manifest")
-    text = text.replace("\r\n", "\n")  # a checkout may have turned the line ends into Windows'
-    magic, _, rest = text.partition("\n")
-    if magic != MAGIC:
-        raise UserError(f"{path} is not a manifest: its first line must be {MAGIC!r}, got {magic[:20]!r}")
-    first, _, body = rest.partition("\n")
-    try:
-        header = json.loads(first)
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict):
-        raise UserError(f"the manifest {path} cannot be read: its second line must be a JSON object")
-    return header, body, text
-
-
-def load_manifest(source: str | Path) -> "pd.DataFrame":
-    """The split of a named dataset, or of a manifest file, as a table.
-
-    Args:
-        source: `"cub_lt"`, `"imagenetr_lt"`, `"food101_lt"`, or the path of a manifest.
-
-    Returns:
-        DataFrame with the columns `path` (`class/file`), `label` (alphabetical class index) and `split`
-        (`train` or `test`).
-    """
-    return read_manifest(source).frame()
-
-
-def _manifest_path(source: str | Path) -> Path:
-    if isinstance(source, str) and source in CARDS:
-        path = CARDS[source].manifest_path
-        if path is None:
-            raise UserError(f"no manifest is shipped for {source}: it is built from the images on your disk")
-        return path
-    path = given_path(source, "manifest")
-    if not path.exists() and path.name == str(source) and not path.suffix:
-        CARDS[str(source)]  # a bare word is a misspelt dataset name: says which names there are
-    return path
-
-
-def _checksum(header: dict[str, Any], body: str) -> str:
-    canonical = json.dumps(header, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(f"{canonical}\n{body}".encode()).hexdigest()
-
-
-def _recipe(header: dict[str, Any]) -> Recipe:
-    return Recipe(**{field.name: header[field.name] for field in fields(Recipe) if field.name != "rho"})
-
-
-def _parse(dataset: str, header: dict[str, Any], recipe: Recipe, body: str) -> Manifest:
-    split = Split(recipe, train={}, test={}, pool={})
-    name = None
-    for number, line in enumerate(body.rstrip("\n").split("\n"), start=3):
-        kind, _, rest = line.partition("\t")
-        if kind == "class":
-            name, _, size = rest.rpartition("\t") if "\t" in rest else (rest, "", "0")
-            if name in split.pool or not (size.isascii() and size.isdecimal()):
-                raise ValueError(
-                    f"line {number} must be class, a name that occurs once and a number, with tabs between"
-                )
-            split.pool[name], split.train[name], split.test[name] = int(size), [], []
-        elif name is None or kind not in ("train", "test"):
-            raise ValueError(f"line {number} must be class, train or test, a tab and a name; a class comes first")
-        else:
-            {"train": split.train, "test": split.test}[kind][name].append(rest)
-    return Manifest(dataset, split, header.get("paths") is True)

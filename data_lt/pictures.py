@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from data_lt.errors import UserError
-from data_lt.progress import progress
+from data_lt.files import progress
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")  # others may start foreign programs, as PostScript does
 ORIENTATION, UPRIGHT = 0x0112, 1  # the EXIF tag, and its value for "as stored"
@@ -54,7 +54,7 @@ def verify_images(root: Path, paths: Iterable[str]) -> tuple[int, int]:
     workers = ThreadPoolExecutor(os.cpu_count())
     try:
         with warnings.catch_warnings(), progress("opening images", len(todo)) as bar:
-            warnings.simplefilter("ignore")  # unusual metadata does not matter
+            warnings.simplefilter("ignore")
             found = workers.map(lambda path: _inspect(root / path), todo)
             for path, (problem, is_turned) in zip(todo, found, strict=True):
                 bar.update(1)

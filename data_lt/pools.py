@@ -1,26 +1,27 @@
-"""Finds the images of a dataset on a disk, in any common layout, without opening one.
+"""Finds the images of a dataset on a disk, from class folders or from the user's lists, without opening one.
 
 Class folders are looked for in `images/` (official archives), in `train/` with `test/`, `val/` or `validation/`, and
-directly below the folder. Each class folder is listed once.
+directly below the folder. A list has `path label` or `path` per line, or is a CSV or TSV with a header.
 """
 
+import csv
 import os
 import stat
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from data_lt.cards import DatasetCard
-from data_lt.demo import is_demo
-from data_lt.errors import UserError
-from data_lt.files import os_errors, read_text
+from data_lt.errors import UserError, unknown_name
+from data_lt.files import given_path, os_errors, read_names, read_text
 from data_lt.pictures import shortened
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 TRAIN, TEST = "train", "test"
 TEST_FOLDERS = (TEST, "val", "validation")  # the first that holds class folders is taken
 Lists = tuple[dict[str, list[str]], dict[str, list[str]]]  # class → names, to train and to test on
+Seen = dict[tuple[int, int], str]  # a file, whatever links lead to it → the first path that did
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Pool:
     files: dict[str, dict[str, str]]
     parts: tuple[str, ...] = ("",)  # folders of the class folders: ("images",), ("",), or training and test folder
     lists: Lists | None = None  # from the user's lists
+    remedy: str = ""  # how to get missing images, for error messages
 
     @property
     def is_split(self) -> bool:
@@ -43,33 +45,36 @@ class Pool:
         return len(self.parts) == 2
 
 
-def find_layout(bases: Iterable[Path], known: Collection[str] | None) -> Pool | None:
-    """An empty pool for the folder with most of the known classes, or for the first with any; None without one.
+def pool_from_folders(bases: Iterable[Path], known: Collection[str] | None) -> Pool | None:
+    """The images of the folder with most of the known classes, or of the first with any; None without one.
 
     Args:
         bases: Folders to look at.
         known: The class names of the dataset; None where every folder is a class.
+
+    Raises:
+        UserError: a class is empty, a name occurs twice, or two names lead to the same file.
     """
-    found = []
-    for base in filter(Path.is_dir, bases):
-        scores = ((_classes_in(base, parts, known), parts) for parts in _styles(base))
-        score, parts = next((item for item in scores if item[0]), (0, ()))
-        if score:
-            found.append((score if known else 1, Pool(base, {}, parts)))
-    return max(found, key=lambda item: item[0])[1] if found else None  # the first of the fullest
-
-
-def _classes_in(base: Path, parts: tuple[str, ...], known: Collection[str] | None) -> int:
-    """The number of class folders in the parts of a folder."""
-    listed = [_entries(base / part) for part in parts]
-    folders = [{_nfc(entry.name) for entry in part if os.path.isdir(entry.path)} for part in listed]
-    names = set().union(*folders)
-    if known is not None:
-        return len(names & set(known))
-    images = (e for part in listed for e in part if e.name.lower().endswith(EXTENSIONS) and not os.path.isdir(e.path))
-    if parts != ("",) and any(images):  # a user's own class may be called "images", "train" or "test"
-        return 0
-    return len(names) if all(folders) else 0
+    layouts = [(base, parts) for base in filter(Path.is_dir, bases) for parts in _styles(base)]
+    scored = [(_classes_in(base, parts, known), base, parts) for base, parts in layouts]
+    score, root, parts = max(scored, key=lambda item: item[0], default=(0, Path(), ("",)))  # the first of the fullest
+    if not score:
+        return None
+    pool, seen = Pool(root, {}, parts), Seen()
+    for part, side in zip(parts, (TRAIN, TEST), strict=False):
+        for folder in _entries(root / part):
+            label = _nfc(folder.name)
+            if known is not None and label not in known:
+                continue
+            _check_entry(folder)
+            demo = folder.name == "demo_lt" and os.path.isfile(f"{folder.path}/info.json")  # drawn among the user's own
+            if folder.is_dir() and not (known is None and demo):
+                prefix = f"{side}/" if known is None and pool.is_split else ""
+                _add_class(pool, label, part, folder, prefix, seen)
+    if empty := [label for label, files in pool.files.items() if not files]:
+        kinds = ", ".join(EXTENSIONS)
+        raise UserError(f"class {empty[0]!r} is empty: its folder below {root} holds no file that ends in {kinds}")
+    return pool
 
 
 def _styles(base: Path) -> Iterator[tuple[str, ...]]:
@@ -83,55 +88,20 @@ def _styles(base: Path) -> Iterator[tuple[str, ...]]:
     yield ("",)
 
 
-def scan(pool: Pool, known: Collection[str] | None = None) -> Pool:
-    """Fills a pool with the images of its class folders, each listed once.
-
-    Raises:
-        UserError: a class is empty, a name occurs twice, or two names lead to the same file.
-    """
-    images: dict[tuple[int, int], str] = {}
-    for part, side in zip(pool.parts, (TRAIN, TEST), strict=False):
-        for folder in _entries(pool.root / part):
-            label = _nfc(folder.name)
-            if known is not None and label not in known:
-                continue
-            _check_entry(folder)
-            if not folder.is_dir() or (known is None and is_demo(folder.path)):
-                continue
-            prefix = f"{side}/" if known is None and pool.is_split else ""
-            _add_class(pool, label, part, folder, prefix, images)
-    for label, files in pool.files.items():
-        if not files:
-            raise UserError(
-                f"class {label!r} is empty: its folder below {pool.root} holds no file that ends in "
-                f"{', '.join(EXTENSIONS)}"
-            )
-    return pool
+def _classes_in(base: Path, parts: tuple[str, ...], known: Collection[str] | None) -> int:
+    """The number of known class folders in the parts of a folder; where every folder is a class, whether there are."""
+    listed = [_entries(base / part) for part in parts]
+    folders = [{_nfc(entry.name) for entry in part if os.path.isdir(entry.path)} for part in listed]
+    if known is not None:
+        return len(set().union(*folders) & set(known))
+    images = (e for part in listed for e in part if e.name.lower().endswith(EXTENSIONS) and not os.path.isdir(e.path))
+    own_class = parts != ("",) and any(images)  # a user's own class may be called "images", "train" or "test"
+    return int(all(folders) and not own_class)
 
 
-def same_file(root: Path, first: str, second: str) -> UserError:
-    """The error for two paths that lead to one file: one could be trained on and the other tested on."""
-    return UserError(f"{first} and {second} below {root} are the same file; remove one of them")
-
-
-def file_id(path: str | Path) -> tuple[int, int] | None:
-    """Identifies a regular file, whatever links lead to it; None where there is none."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
-
-
-def _add_class(
-    pool: Pool, label: str, part: str, folder: os.DirEntry, before: str, seen: dict[tuple[int, int], str]
-) -> None:
-    """Adds the images of one class folder to `pool`, and which file each is to `seen`.
-
-    Raises:
-        UserError: a name occurs twice, or an image is a link to another.
-    """
-    files, root = pool.files.setdefault(label, {}), pool.root
+def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: str, seen: Seen) -> None:
+    """Adds the images of one class folder; a name that occurs twice is refused."""
+    files = pool.files.setdefault(label, {})
     prefix = f"{part}/{folder.name}" if part else folder.name
     device = folder.stat().st_dev
     for entry in _entries(folder.path):
@@ -142,64 +112,28 @@ def _add_class(
             continue
         name, path = before + _nfc(entry.name), f"{prefix}/{entry.name}"
         if name in files:
-            raise UserError(
-                f"class {label!r} has the name {name!r} twice, as {files[name]} and {path} below {root}; "
-                "remove one of them"
-            )
+            both = f"as {files[name]} and {path} below {pool.root}"
+            raise UserError(f"class {label!r} has the name {name!r} twice, {both}; remove one of them")
         files[name] = path
         # A listing gives the inodes of files, but not of what links lead to.
         found = (file_id(entry.path) if entry.is_symlink() else None) or (device, entry.inode())
-        if (first := seen.setdefault(found, path)) != path and (root / first).samefile(entry.path):
-            raise same_file(root, first, path)  # samefile: some file systems give all entries one number
+        check_alone(pool.root, path, found, seen)
 
 
-def keeps_split(card: DatasetCard, pool: Pool, merge: bool) -> bool:
-    """Whether lists or folders decide which images are trained and tested on."""
-    own = card.official_split or (card.classes is None and not merge)
-    return pool.lists is not None or (pool.is_split and own)
+def check_alone(root: Path, path: str, found: tuple[int, int], seen: Seen) -> None:
+    """Refuses two paths that lead to one file: one could be trained on and the other tested on."""
+    if (first := seen.setdefault(found, path)) != path and (root / first).samefile(root / path):
+        # samefile: some file systems give all entries one number
+        raise UserError(f"{first} and {path} below {root} are the same file; remove one of them")
 
 
-def official_pools(
-    card: DatasetCard, pool: Pool, merge: bool = False
-) -> tuple[dict[str, list[str]], dict[str, list[str]] | None]:
-    """The names to train on, and those to test on where folders or official lists separate them.
-
-    Raises:
-        UserError: an official list is missing, or names files that are not there.
-    """
-    if pool.lists is not None:
-        return pool.lists
-    if keeps_split(card, pool, merge):
-        train, test = (
-            {
-                k: [name for name, path in files.items() if path.startswith(f"{part}/")]
-                for k, files in pool.files.items()
-            }
-            for part in pool.parts
-        )
-        return train, test
-    home = pool.root.parent if pool.root.name == "images" else pool.root
-    if card.file_list and (home / card.file_list).is_file():
-        return _listed(pool, home / card.file_list), None
-    if card.official_split:
-        return _listed(pool, home / "meta/train.txt"), _listed(pool, home / "meta/test.txt")
-    return {label: list(files) for label, files in pool.files.items()}, None
-
-
-def _listed(pool: Pool, path: Path) -> dict[str, list[str]]:
-    """Names by class from an official list, for the classes that are there; every listed file must be."""
-    names: dict[str, list[str]] = {label: [] for label in pool.files}
-    missing = []
-    for line in read_text(path, "the official list").splitlines():
-        entry = line.split()[-1].removesuffix(".jpg") if line.strip() else ""  # Food-101: path; CUB: id and path.jpg
-        label, _, name = _nfc(f"{entry}.jpg").partition("/")
-        if label in names:
-            names[label].append(name)
-            if name not in pool.files[label]:
-                missing.append(f"{label}/{name}")
-    if missing:
-        raise UserError(f"{len(missing)} images that {path} lists are not below {pool.root}: {shortened(missing)}")
-    return names
+def file_id(path: str | Path) -> tuple[int, int] | None:
+    """Identifies a regular file, whatever links lead to it; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry]:
@@ -218,3 +152,192 @@ def _check_entry(entry: os.DirEntry) -> None:
         raise UserError(f"the name of {entry.path!r} has a control character or is not valid UTF-8; rename it")
     if entry.is_symlink() and not os.path.exists(entry.path):
         raise UserError(f"{entry.path} is a link that leads nowhere or in a circle; repair or remove it")
+
+
+def official_pools(
+    card: DatasetCard, pool: Pool, merge: bool = False
+) -> tuple[dict[str, list[str]], dict[str, list[str]] | None]:
+    """The names to train on, and those to test on where folders or lists separate them.
+
+    Raises:
+        UserError: an official list is missing, or names files that are not there.
+    """
+    if pool.lists is not None:
+        return pool.lists
+    if pool.is_split and (card.official_split or (card.classes is None and not merge)):
+        train, test = (
+            {k: [name for name, path in v.items() if path.startswith(f"{part}/")] for k, v in pool.files.items()}
+            for part in pool.parts
+        )
+        return train, test
+    home = pool.root.parent if pool.root.name == "images" else pool.root
+    if card.file_list and (home / card.file_list).is_file():
+        return _listed(pool, home / card.file_list), None
+    if card.official_split:
+        return _listed(pool, home / "meta/train.txt"), _listed(pool, home / "meta/test.txt")
+    return {label: list(files) for label, files in pool.files.items()}, None
+
+
+def _listed(pool: Pool, path: Path) -> dict[str, list[str]]:
+    """Names by class from an official list, for the classes that are there; every listed file must be."""
+    names: dict[str, list[str]] = {label: [] for label in pool.files}
+    for line in filter(str.strip, read_text(path, "the official list").splitlines()):
+        entry = line.split()[-1].removesuffix(".jpg")  # Food-101: path; CUB: id and path.jpg
+        label, _, name = _nfc(f"{entry}.jpg").partition("/")
+        if label in names:
+            names[label].append(name)
+    missing = [f"{k}/{name}" for k, listed in names.items() for name in listed if name not in pool.files[k]]
+    if missing:
+        raise UserError(f"{len(missing)} images that {path} lists are not below {pool.root}: {shortened(missing)}")
+    return names
+
+
+@dataclass
+class Entry:
+    """One line of a list."""
+
+    file: Path
+    line: int
+    split: str
+    path: str = ""
+    label: str | None = None
+
+    def error(self, problem: str) -> UserError:
+        """The error for this line."""
+        return UserError(f"{self.file}, line {self.line}: {problem}")
+
+
+def pool_from_lists(
+    root: Path, train_list: str | Path, test_list: str | Path | None = None, class_names: str | Path | None = None
+) -> Pool:
+    """The images that the lists name, with their classes and sides of the split.
+
+    Args:
+        root: The folder that the paths are relative to.
+        train_list: The list of training images; without `test_list`, of all images, with a column `split`.
+        test_list: The list of test images.
+        class_names: A file with a class name per line, in the order of the labels 0, 1, …
+
+    Raises:
+        UserError: names the file and line of the first entry that is wrong.
+    """
+    entries = _read(given_path(train_list, "train_list"), "" if test_list is None else TRAIN)
+    if test_list is not None:
+        entries += _read(given_path(test_list, "test_list"), TEST)
+    sides = {entry.split for entry in entries}
+    test = next((name for name in TEST_FOLDERS if name in sides), TEST)  # validation images where there are no others
+    if not sides >= {TRAIN, test}:
+        problem = "test" if TRAIN in sides else "training"
+        raise UserError(f"{entries[0].file} has no {problem} images in its column split")
+    entries = [entry for entry in entries if entry.split in (TRAIN, test)]
+    labels = _classes(entries, None if class_names is None else read_names(class_names, "class_names"))
+    _check_files(entries, root)
+    lists: Lists = ({}, {})
+    files: dict[str, dict[str, str]] = {}
+    for entry, label in zip(entries, labels, strict=True):
+        lists[entry.split != TRAIN].setdefault(label, []).append(entry.path)
+        files.setdefault(label, {})[entry.path] = entry.path
+    for entry, label in zip(entries, labels, strict=True):
+        if label not in lists[0]:
+            raise entry.error(f"class {label!r} has test images, but no training images")
+    return Pool(root, files, lists=lists)
+
+
+def _read(path: Path, side: str) -> list[Entry]:
+    """The entries of a list; `side` is that of all of them, or empty where a column `split` must say it."""
+    lines = [line for line in enumerate(read_text(path, "the list").splitlines(), start=1) if line[1].strip()]
+    first = lines[0][1] if lines else ""
+    separator = "\t" if "\t" in first else ","
+    header = [name.strip().strip('"').lower() for name in first.split(separator)]
+    if "path" in header:
+        lines = lines[1:]
+    elif separator in first and not any(name.endswith(EXTENSIONS) for name in header):
+        problem = "a table needs a column path; its columns may be path, label and split"
+        raise Entry(path, lines[0][0], side).error(problem)
+    else:
+        header = []
+    if not lines:
+        raise UserError(f"the list {path} is empty; write one image per line")
+    if not side and "split" not in header:
+        raise UserError(f"{path} has no column split; give the test images as test_list")
+    if side and "split" in header:
+        raise UserError(f"{path} has a column split, which is for one list of all images; leave test_list out")
+    return [_entry(Entry(path, number, side), line, header, separator) for number, line in lines]
+
+
+def _entry(entry: Entry, line: str, header: list[str], separator: str) -> Entry:
+    """Fills an entry from its line; without a header the line is `path` or `path label`."""
+    if header:
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
+        except csv.Error as error:
+            raise entry.error(f"cannot be read: {error}") from error
+        if len(cells) != len(header):
+            raise entry.error(f"has {len(cells)} values, but the header has {len(header)} columns")
+        row = dict(zip(header, cells, strict=True))
+        path, entry.label, entry.split = row["path"], row.get("label"), row.get("split", entry.split).lower()
+    elif not (path := line.strip()).lower().endswith(EXTENSIONS):
+        path, _, entry.label = path.replace("\t", " ").rpartition(" ")
+    parts = PurePosixPath(path := path.strip()).parts
+    entry.path = "/".join(parts)
+    if not path.lower().endswith(EXTENSIONS):
+        raise entry.error(f"{path[:60]!r} does not end in {', '.join(EXTENSIONS)}; write `path label` or `path`")
+    if path.startswith("/") or "\\" in path or ".." in parts or not path.isprintable():
+        raise entry.error(f"{path[:60]!r} must be a path with / below the folder of the images")
+    if entry.label == "":
+        raise entry.error("has no label")
+    if entry.split not in (TRAIN, *TEST_FOLDERS):
+        raise entry.error(f"split must be one of {', '.join((TRAIN, *TEST_FOLDERS))}, got {entry.split[:60]!r}")
+    return entry
+
+
+def _classes(entries: list[Entry], names: list[str] | None) -> list[str]:
+    """The class name of each entry: its label, the name for its number, or its folder."""
+    kind = _kind(entries[0].label)
+    for entry in entries:
+        if _kind(entry.label) != kind:
+            raise entry.error(f"has {_kind(entry.label)}, but {entries[0].file}, line {entries[0].line} has {kind}")
+        if entry.label is None and "/" not in entry.path:
+            raise entry.error(f"{entry.path!r} has no label and no folder that names its class")
+    numbered = kind == "a number as label"
+    labels = [str(int(e.label or "")) if numbered else e.label or e.path.split("/")[-2] for e in entries]
+    if names is not None:
+        known = {str(number) if numbered else name: name for number, name in enumerate(names)}
+        for entry, label in zip(entries, labels, strict=True):
+            if label not in known:
+                raise entry.error(str(unknown_name("label", label, known)))
+        return [known[label] for label in labels]
+    if not numbered:
+        return labels
+    folders: dict[str, set[str]] = {}
+    for entry, label in zip(entries, labels, strict=True):
+        if entry.split == TRAIN:  # ImageNet-LT has a training folder per class and one folder of test images
+            folders.setdefault(label, set()).add(PurePosixPath(entry.path).parent.name)
+    named = {label: min(found) for label, found in folders.items()}
+    if all(len(found) == 1 for found in folders.values()) and len({*named.values()} - {""}) == len(named):
+        return [named.get(label, label) for label in labels]
+    width = max(map(len, labels))
+    return [label.zfill(width) for label in labels]  # so that the names sort as the numbers do
+
+
+def _kind(label: str | None) -> str:
+    if label is None:
+        return "no label"
+    return "a number as label" if label.isdecimal() and len(label) < 10 else "a name as label"
+
+
+def _check_files(entries: Iterable[Entry], root: Path) -> None:
+    """Raises for an image that is missing, listed twice, or the same file as another."""
+    seen: dict[tuple[int, int], Entry] = {}
+    missing = []
+    for entry in entries:
+        if (found := file_id(root / entry.path)) is None:
+            missing.append(entry)
+        elif (first := seen.setdefault(found, entry)) is not entry:
+            where = f"line {first.line}" if first.file == entry.file else f"{first.file}, line {first.line}"
+            sides = "listed twice" if first.split == entry.split else "both a training and a test image"
+            same = "" if first.path == entry.path else f" (the same file as {first.path})"
+            raise entry.error(f"{entry.path}{same} is {sides}, see {where}")
+    if missing:
+        more = f" (nor do {len(missing) - 1:,} more)" if len(missing) > 1 else ""
+        raise missing[0].error(f"{missing[0].path} does not exist below {root}{more}")

@@ -1,30 +1,25 @@
-"""The long-tailed set a run trains on: the manifest's entries, found on this disk."""
+"""The long-tailed set a run trains on: images on this disk, split by a recipe or a manifest."""
 
-import dataclasses
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError, command, unknown_name
-from data_lt.files import given_path
-from data_lt.laws import USES, check_number
-from data_lt.lists import pool_from_lists, read_names
-from data_lt.manifest import Manifest, read_manifest
-from data_lt.options import DataOptions
+from data_lt.files import given_path, read_names
+from data_lt.manifest import Manifest, read_manifest, shipped_manifest
+from data_lt.options import EVERY, PRESENT, DataOptions, is_shipped, make_recipe
 from data_lt.pictures import shortened
-from data_lt.pools import Pool, file_id, find_layout, keeps_split, official_pools, same_file, scan
-from data_lt.split import ALL, Recipe, split_pools
+from data_lt.pools import Pool, Seen, check_alone, file_id, official_pools, pool_from_folders, pool_from_lists
+from data_lt.split import check_number, split_pools
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OWN = "folder_lt"
-EVERY, PRESENT = ("all",), ("present",)
-PROFILE_OPTIONS = ("law", "shape", "n_max", "n_min", "rho")
 
 
 class MissingImages(UserError):
@@ -72,91 +67,37 @@ def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = N
 def find_set(card: DatasetCard, data_root: str | Path, options: DataOptions) -> tuple[LongTailedSet, Manifest]:
     """The set that `prepare` returns, and its manifest."""
     make_recipe(card, options)  # refuses what cannot go together before any image is looked for
-    chosen = None
+    manifest = None
     if options.manifest is not None:
-        chosen = read_manifest(options.manifest)
-        if chosen.name != card.name:
-            raise UserError(f"manifest {options.manifest} is of the dataset {chosen.name}, not of {card.name}")
+        manifest = read_manifest(options.manifest)
+        if manifest.name != card.name:
+            raise UserError(f"manifest {options.manifest} is of the dataset {manifest.name}, not of {card.name}")
     elif is_shipped(card, options):
-        chosen = read_manifest(card.name)
-    pool = find_pool(card, data_root, options, chosen)
+        manifest = shipped_manifest(card.name)
+    pool = find_pool(card, data_root, options, manifest)
     notes: tuple[str, ...] = ()
     if options.merge and pool.is_split and card.classes is None:
         both = " and ".join(f"{part}/" for part in pool.parts)
         notes = (f"merge=true: {both} below {pool.root} are one pool, from which the test images are drawn.",)
         print(*notes, file=sys.stderr, flush=True)
-    manifest = chosen or build_manifest(card, pool, options, data_root)
+    manifest = manifest or build_manifest(card, pool, options)
+    _check_complete(manifest, card, pool)
     frame = manifest.frame()
-    frame["path"] = _locate(manifest, card, pool, data_root)
-    name, title = _dataset_name(card, pool, options)
+    frame["path"] = [pool.files[label][name] for label, _, name in manifest.rows()]
+    title = options.name or (Path(os.path.abspath(pool.root)).name if card.name == OWN else "")
+    name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
+    if not name or (options.name is None and name in CARDS):
+        name, title = card.name, card.title
     about = (manifest.class_names, manifest.checksum, manifest.header)
     return LongTailedSet(name, title, pool.root, frame, *about, card, notes), manifest
 
 
 def manifest_from_lists(
-    train_list: str | Path,
-    test_list: str | Path | None,
-    data_root: str | Path,
-    dataset: str = OWN,
-    **given: Any,
+    train_list: str | Path, test_list: str | Path | None, data_root: str | Path, dataset: str = OWN, **given: Any
 ) -> Manifest:
     """The manifest of the images that lists name, relative to `data_root`; `given` are further dataset options."""
     options = DataOptions.of(train_list=train_list, test_list=test_list, **given)
-    card = CARDS[dataset]
-    return build_manifest(card, find_pool(card, data_root, options), options, data_root)
-
-
-def _dataset_name(card: DatasetCard, pool: Pool, options: DataOptions) -> tuple[str, str]:
-    """The name of a dataset in files and its title in tables and plots.
-
-    An own dataset (`folder_lt`) has those of the option `name`, or of its folder.
-    """
-    title = options.name or (Path(os.path.abspath(pool.root)).name if card.name == OWN else "")
-    name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
-    if not name or (options.name is None and name in CARDS):
-        return card.name, card.title
-    return name, title
-
-
-def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bool = False) -> Recipe:
-    """The card's recipe with the given options.
-
-    Args:
-        card: The dataset.
-        options: None, or an option that is None, means the card's own.
-        split: Folders or lists separate training and test images: all of them are used unless the options
-            or the card ask for an imbalance profile.
-    """
-    options = options or DataOptions()
-    if options.name is not None and (card.classes is not None or options.name.lower() in CARDS):
-        raise UserError(f"name={options.name} is for an own dataset (folder_lt), and no name of another; leave it out")
-    given = {key: getattr(options, key) for key in (*PROFILE_OPTIONS, "test_per_class")}
-    given = {key: value for key, value in {**given, "seed": options.split_seed}.items() if value is not None}
-    if {"rho", "n_min"} <= given.keys():
-        raise UserError("rho = n_max / n_min sets n_min; give one of the two")
-    base = Recipe(card.law, card.shape, card.n_max, card.n_min, card.test_per_class, card.seed)
-    if split and (card.n_max is None or options.train_list is not None):
-        base = dataclasses.replace(base, test_per_class=ALL)
-        if not given.keys() & set(PROFILE_OPTIONS):
-            base = dataclasses.replace(base, law="natural")
-    law = given.get("law", base.law)
-    if unused := ", ".join(sorted(given.keys() & set(PROFILE_OPTIONS) - USES.get(law, set()) - {"law"})):
-        raise UserError(f"law={law} does not use {unused}; leave out {unused}")
-    if law == "none":  # the largest balanced set, not the card's largest class
-        base = dataclasses.replace(base, n_max=None)
-    return dataclasses.replace(base, **given)
-
-
-def known_classes(card: DatasetCard) -> frozenset[str] | None:
-    """The names of the dataset's classes; None where every folder is one."""
-    names = read_manifest(card.name).class_names if card.shipped else card.class_names
-    return frozenset(names) or None
-
-
-def is_shipped(card: DatasetCard, options: DataOptions) -> bool:
-    """Whether the manifest that ships with the project is the split asked for."""
-    same = options.classes == EVERY and options.train_list is None
-    return card.shipped and same and make_recipe(card, options) == make_recipe(card)
+    return build_manifest(CARDS[dataset], find_pool(CARDS[dataset], data_root, options), options)
 
 
 def find_pool(
@@ -173,50 +114,55 @@ def find_pool(
     options = options or DataOptions()
     data_root = given_path(data_root, "data_root")
     folder = None if options.folder is None else given_path(options.folder, "folder")
-    known = known_classes(card)
+    remedy = ""
+    if card.url is not None:
+        remedy = f"; get them with: {command('build', card.name, '--download', '--data-root', data_root)}"
     listed = options.train_list is not None or (manifest is not None and manifest.paths)
     if card.make is not None and folder is None and not listed:
         card.make(data_root)
     if not data_root.is_dir():
         problem = "is not a folder" if data_root.exists() else "does not exist"
-        raise UserError(
-            f"the data root {data_root} {problem}: give the folder that holds the images{_how_to_get(card, data_root)}"
-        )
-    if listed:
-        return _listed_pool(card, data_root / (folder or ""), options, manifest)
-    if folder is not None and not (data_root / folder).is_dir():
-        raise UserError(f"the folder {data_root / folder} does not exist; folder is relative to the data root")
-    below = (*card.folders, card.name, "") if folder is None else (folder,)
-    pool = find_layout([data_root / name for name in below], known)
+        raise UserError(f"the data root {data_root} {problem}: give the folder that holds the images{remedy}")
+    pool: Pool | None
+    if options.train_list is not None:
+        root = data_root / (folder or "")
+        pool = pool_from_lists(root, options.train_list, options.test_list, options.class_names)
+    elif manifest is not None and manifest.paths:
+        pool = _pool_from_manifest(data_root / (folder or ""), manifest)
+    else:
+        if folder is not None and not (data_root / folder).is_dir():
+            raise UserError(f"the folder {data_root / folder} does not exist; folder is relative to the data root")
+        below = (*card.folders, card.name, "") if folder is None else (folder,)
+        pool = pool_from_folders([data_root / name for name in below], _known_classes(card))
     if pool is None:
         usual = ", ".join(f"{name}/" for name in card.folders)
         places = f" in {usual} or the folder itself" if usual else ""
         raise UserError(
             f"no images of {card.title} below {data_root}: looked for images/<class>/, train/<class>/ with "
-            f"test/<class>/ (or val/, validation/) and <class>/{places}{_how_to_get(card, data_root)}"
+            f"test/<class>/ (or val/, validation/) and <class>/{places}{remedy}"
         )
-    return _chosen(card, scan(pool, known), options)
+    return _chosen(card, replace(pool, remedy=remedy), options.classes)
 
 
-def _listed_pool(card: DatasetCard, root: Path, options: DataOptions, manifest: Manifest | None) -> Pool:
-    if options.train_list is not None:
-        return _chosen(card, pool_from_lists(root, options.train_list, options.test_list, options.class_names), options)
-    pool = Pool(root, {})
-    seen: dict[tuple[int, int], str] = {}
-    for label, _, name in manifest.rows() if manifest is not None else ():
+def _pool_from_manifest(root: Path, manifest: Manifest) -> Pool:
+    pool, seen = Pool(root, {}), Seen()
+    for label, _, name in manifest.rows():
         if (found := file_id(root / name)) is not None:
-            if (first := seen.setdefault(found, name)) != name:
-                raise same_file(root, first, name)
+            check_alone(root, name, found, seen)
             pool.files.setdefault(label, {})[name] = name
     return pool
 
 
-def _chosen(card: DatasetCard, pool: Pool, options: DataOptions) -> Pool:
+def _known_classes(card: DatasetCard) -> frozenset[str] | None:
+    """The names of the dataset's classes; None where every folder is one."""
+    return frozenset(shipped_manifest(card.name).class_names if card.shipped else card.class_names) or None
+
+
+def _chosen(card: DatasetCard, pool: Pool, chosen: tuple[str, ...]) -> Pool:
     """The pool with the classes that are asked for."""
-    chosen = options.classes
     if chosen in (EVERY, PRESENT):
         return pool
-    known = sorted(known_classes(card) or pool.files)
+    known = sorted(_known_classes(card) or pool.files)
     if len(chosen) == 1 and chosen[0].isdecimal():
         check_number("classes", int(chosen[0]), 1, len(known))
         chosen = tuple(known[: int(chosen[0])])
@@ -232,61 +178,40 @@ def _chosen(card: DatasetCard, pool: Pool, options: DataOptions) -> Pool:
             raise UserError(f"class {name!r} is not below {pool.root}; leave it out or add its images")
     if pool.lists is not None:
         train, test = ({k: side[k] for k in chosen if k in side} for side in pool.lists)
-        pool = dataclasses.replace(pool, lists=(train, test))
-    return dataclasses.replace(pool, files={k: pool.files[k] for k in chosen})
+        pool = replace(pool, lists=(train, test))
+    return replace(pool, files={k: pool.files[k] for k in chosen})
 
 
-def build_manifest(
-    card: DatasetCard, pool: Pool, options: DataOptions | None = None, data_root: str | Path = "."
-) -> Manifest:
+def build_manifest(card: DatasetCard, pool: Pool, options: DataOptions | None = None) -> Manifest:
     """Builds the split from the images that were found."""
     options = options or DataOptions()
     if options.classes == EVERY and pool.lists is None:
-        absent = sorted((known_classes(card) or set()) - set(pool.files))
-        if absent:
-            raise _missing_classes(card, pool, absent, data_root, [f"{label}/" for label in absent])
+        if absent := sorted((_known_classes(card) or set()) - set(pool.files)):
+            raise _missing_classes(card, pool, absent, [f"{label}/" for label in absent])
         found = sum(map(len, pool.files.values()))
         if not card.shipped and card.images not in (None, found):  # nothing else would notice that some are missing
-            raise UserError(
-                f"{pool.root} holds {found:,} images, but {card.title} has {card.images:,}; remove the folder"
-                f"{_how_to_get(card, data_root)}"
-            )
+            wanted = f"but {card.title} has {card.images:,}"
+            raise UserError(f"{pool.root} holds {found:,} images, {wanted}; remove the folder{pool.remedy}")
     names, test_names = official_pools(card, pool, options.merge)
-    recipe = make_recipe(card, options, keeps_split(card, pool, options.merge))
+    recipe = make_recipe(card, options, split=test_names is not None)
     return Manifest(card.name, split_pools(names, recipe, test_names), paths=pool.lists is not None)
 
 
-def _locate(manifest: Manifest, card: DatasetCard, pool: Pool, data_root: str | Path) -> list[str]:
-    """The path of every entry of a manifest, in the order of its rows.
-
-    Raises:
-        MissingImages: some are not on the disk.
-    """
+def _check_complete(manifest: Manifest, card: DatasetCard, pool: Pool) -> None:
+    """Raises `MissingImages` unless all images of the manifest are on the disk."""
     rows = list(manifest.rows())
     missing = [f"{label}/{name}" for label, _, name in rows if name not in pool.files.get(label, ())]
     if absent := [label for label in manifest.class_names if label not in pool.files]:
-        raise _missing_classes(card, pool, absent, data_root, missing)
+        raise _missing_classes(card, pool, absent, missing)
     if missing:
-        raise MissingImages(
-            f"{len(missing):,} of the {len(rows):,} images of {card.title} are missing below {pool.root}: "
-            f"{shortened(missing)}{_how_to_get(card, data_root)}",
-            missing,
-        )
-    return [pool.files[label][name] for label, _, name in rows]
+        what = f"{len(missing):,} of the {len(rows):,} images of {card.title}"
+        raise MissingImages(f"{what} are missing below {pool.root}: {shortened(missing)}{pool.remedy}", missing)
 
 
-def _missing_classes(
-    card: DatasetCard, pool: Pool, absent: list[str], data_root: str | Path, missing: list[str]
-) -> MissingImages:
+def _missing_classes(card: DatasetCard, pool: Pool, absent: list[str], missing: list[str]) -> MissingImages:
     return MissingImages(
         f"{len(absent)} of the {len(absent) + len(pool.files)} classes of {card.title} are missing below "
-        f"{pool.root}: {shortened(absent)}{_how_to_get(card, data_root)}; or choose classes=present "
-        f"(--classes present) to build the set from the {len(pool.files)} classes that are there",
+        f"{pool.root}: {shortened(absent)}{pool.remedy}; or choose classes=present (--classes present) to build the "
+        f"set from the {len(pool.files)} classes that are there",
         missing,
     )
-
-
-def _how_to_get(card: DatasetCard, data_root: str | Path) -> str:
-    if card.url is None:
-        return ""
-    return f"; get them with: {command('build', card.name, '--download', '--data-root', data_root)}"

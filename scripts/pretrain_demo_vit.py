@@ -20,9 +20,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
-from data_lt.demo import CHARACTERS, demo_list, demo_picture
+from data_lt.demo import CHARACTERS, TRAIN_FONTS, covered, demo_list, demo_picture, paint, pose
 from data_lt.files import atomic_path, checksum, read_json, write_json
-from data_lt.glyphs import TRAIN_FONTS, covered, paint, pose
 from pilot_tal.api import create_learner
 from pilot_tal.backbone import build_from_state
 from pilot_tal.backbone.load import DEMO_VIT, DEMO_WEIGHTS

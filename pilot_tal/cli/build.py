@@ -1,4 +1,4 @@
-"""`pilot-tal build`: makes a long-tailed set from images on a disk, checks it, writes it down, draws it."""
+"""`pilot-tal build`: makes a long-tailed set from images on a disk, checks it and writes it down."""
 
 import inspect
 from collections.abc import Callable
@@ -9,17 +9,16 @@ import typer
 
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError
-from data_lt.figure import draw_distributions
 from data_lt.files import given_path, staged_folder
 from data_lt.manifest import Manifest, read_manifest, seal
-from data_lt.options import DataOptions
-from data_lt.pictures import shortened
-from data_lt.prepare import LongTailedSet, build_manifest, find_pool, find_set, is_shipped, make_recipe
+from data_lt.options import DataOptions, is_shipped, make_recipe
+from data_lt.pictures import shortened, verify_images
+from data_lt.prepare import build_manifest, find_pool, find_set
 from pilot_tal.cli.arguments import DataRoot, Plugins, print_table, use_plugins
 from pilot_tal.cli.output import echo
 from pilot_tal.schema import settings_of
 
-_Built = tuple[str, str, Manifest, str]  # name, title, manifest and state
+_Built = tuple[str, Manifest, str]  # name, manifest and state
 
 
 def _with_dataset_options(function: Callable) -> Callable:
@@ -43,18 +42,13 @@ def _with_dataset_options(function: Callable) -> Callable:
     return function
 
 
-def _parsed(given: dict[str, Any]) -> DataOptions:
-    known = settings_of(DataOptions)
-    return DataOptions(**{k: known[k].parse(v) if isinstance(v, str) else v for k, v in given.items() if v is not None})
-
-
 @_with_dataset_options
 def build(
     datasets: Annotated[
         list[str] | None, typer.Argument(metavar="DATASETS", help=f"One or more of {', '.join(CARDS)}.")
     ] = None,
     data_root: DataRoot = "data",
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the manifests and plots.")] = "runs/build",
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the manifests.")] = "runs/build",
     download: Annotated[bool, typer.Option("--download", help="Fetch the official archive first.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Open every image, to find broken ones.")] = False,
     shipped: Annotated[bool, typer.Option("--shipped", help="Show the shipped manifests; needs no images.")] = False,
@@ -64,7 +58,7 @@ def build(
     plugins: Plugins = "",
     **options: Any,
 ) -> None:
-    """Build long-tailed training sets from your images, with a table, plots and a manifest.
+    """Build long-tailed training sets from your images, with a table and a manifest.
 
     Without options that change the split, the result must equal the manifest that ships with the project, and
     the command reports whether it does.
@@ -83,43 +77,52 @@ def build(
         if check is None:
             raise UserError(f"name a dataset: one or more of {', '.join(CARDS)}")
         return
-    root, target, chosen = given_path(data_root, "--data-root"), given_path(out, "--out"), _parsed(options)
+    root, target, known = given_path(data_root, "--data-root"), given_path(out, "--out"), settings_of(DataOptions)
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen = DataOptions(**{k: known[k].parse(v) if isinstance(v, str) else v for k, v in given.items()})
     cards = [CARDS[name] for name in dict.fromkeys(datasets)]
     for card in cards:  # wrong options are refused before any work
         make_recipe(card, chosen)
         if shipped and not is_shipped(card, chosen):
             raise UserError(f"--shipped shows the shipped manifest of {card.name}; there is none with these options")
-    results: list[_Built] = []
+    if shipped:
+        _show([(card.name, read_manifest(card.name), "shipped") for card in cards])
+        return
+    results = []
     for card in cards:
-        if shipped:
-            results.append((card.name, card.title, read_manifest(card.name), "shipped"))
-            continue
         if download:
             _download(card, root, chosen.folder)
         results.append(_built(card, root, chosen, verify))
     _show(results)
-    _write(results, target, with_manifests=not shipped)
-
-
-def _write(results: list[_Built], target: Path, with_manifests: bool) -> None:
-    """Writes manifests and plots, all or none."""
-    with staged_folder(target) as folder:
-        for name, _, manifest, _ in results if with_manifests else ():
+    with staged_folder(target) as folder:  # all or none
+        for name, manifest, _ in results:
             manifest.write(folder / f"{name}.txt")
-        stem = results[0][0] if len(results) == 1 else "distributions"
-        draw_distributions({title: manifest for _, title, manifest, _ in results}, folder / stem)
-        written = sorted(path.name for path in folder.iterdir())
-    echo("wrote " + ", ".join(str(target / name) for name in written))
+    echo("wrote " + ", ".join(str(target / f"{name}.txt") for name, _, _ in results))
 
 
 def _built(card: DatasetCard, root: Path, options: DataOptions, verify: bool) -> _Built:
-    found, manifest = find_set(card, root, options)
+    found, official = find_set(card, root, options)
     if verify:
-        _verify(found)
+        count, turned = verify_images(found.root, found.frame.path)
+        echo(f"{found.name}: all {count:,} images can be read")
+        if turned:
+            echo(
+                f"{found.name}: {turned:,} of them have an EXIF orientation, which runs ignore, as LAMDA-PILOT does; "
+                "rotate the files themselves if needed"
+            )
     if not is_shipped(card, options):
-        return found.name, found.title, manifest, "as asked"
-    rebuilt = build_manifest(card, find_pool(card, root, options), options, root)
-    return found.name, found.title, rebuilt, _state(rebuilt, manifest, found.root)
+        return found.name, official, "as asked"
+    rebuilt = build_manifest(card, find_pool(card, root, options), options)
+    if official.text() == rebuilt.text():
+        return found.name, rebuilt, "identical"
+    sizes, wanted = rebuilt.split.pool, official.split.pool
+    other = [f"{k} ({sizes[k]} images, officially {wanted[k]})" for k in wanted if sizes[k] != wanted[k]]
+    where = f"these classes have other files: {shortened(other)}" if other else "file names differ"
+    echo(
+        f"{card.name}: NOT identical to the shipped manifest, since the images below {found.root} are not "
+        f"the official ones; {where}. All images of the shipped manifest are there, and runs use that one."
+    )
+    return found.name, rebuilt, "differs"
 
 
 def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
@@ -139,32 +142,6 @@ def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
     echo(f"{card.title}: extracted to {download(card, root)}; the archive beside it may be removed")
 
 
-def _verify(found: LongTailedSet) -> None:
-    from data_lt.pictures import verify_images
-
-    count, turned = verify_images(found.root, found.frame.path)
-    echo(f"{found.name}: all {count:,} images can be read")
-    if turned:
-        echo(
-            f"{found.name}: {turned:,} of them have an EXIF orientation, which runs ignore, as LAMDA-PILOT does; "
-            "rotate the files themselves if needed"
-        )
-
-
-def _state(manifest: Manifest, official: Manifest, root: Path) -> str:
-    """Whether a rebuilt manifest equals the shipped one; if not, prints where the images differ."""
-    if official.text() == manifest.text():
-        return "identical"
-    sizes, wanted = manifest.split.pool, official.split.pool
-    other = [f"{k} ({sizes[k]} images, officially {wanted[k]})" for k in wanted if sizes[k] != wanted[k]]
-    where = f"these classes have other files: {shortened(other)}" if other else "file names differ"
-    echo(
-        f"{manifest.name}: NOT identical to the shipped manifest, since the images below {root} are not "
-        f"the official ones; {where}. All images of the shipped manifest are there, and runs use that one."
-    )
-    return "differs"
-
-
 def _show(results: list[_Built]) -> None:
     from rich.table import Table
 
@@ -172,12 +149,12 @@ def _show(results: list[_Built]) -> None:
     numbers = ("classes", "train", "largest", "smallest", "ρ", "head", "tail", "test")
     for heading in ("dataset", *numbers, "profile", "manifest"):
         table.add_column(heading, justify="right" if heading in numbers else "left")
-    for name, _, manifest, state in results:
-        header, recipe = manifest.header, manifest.split.recipe
-        shares = (f"{100 * share:.1f} %" for share in (1 - manifest.tail_share, manifest.tail_share))
-        most, least = header["largest"], header["smallest"]
-        sizes = (header["classes"], f"{header['train']:,}", most, least, f"{most / least:.4g}", *shares)
-        profile, checksum = f"{recipe.law}, seed {recipe.seed}", f"{manifest.checksum[:12]} {state}"
-        table.add_row(*map(str, (name, *sizes, f"{header['test']:,}", profile, checksum)))
+    for name, manifest, state in results:
+        header, counts = manifest.header, sorted(manifest.counts)
+        tail = 100 * sum(counts[: len(counts) // 2]) / sum(counts)
+        sizes = (header["classes"], f"{header['train']:,}", counts[-1], counts[0], f"{counts[-1] / counts[0]:.4g}")
+        shares = (f"{100 - tail:.1f} %", f"{tail:.1f} %", f"{header['test']:,}")
+        origin = (f"{header['law']}, seed {header['seed']}", f"{manifest.checksum[:12]} {state}")
+        table.add_row(*map(str, (name, *sizes, *shares, *origin)))
     print_table(table)
     echo("head, tail: share of the training images in the larger and the smaller half of the classes")

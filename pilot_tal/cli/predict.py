@@ -79,7 +79,7 @@ def _label(
 ) -> "tuple[list[Prediction], dict[Path, str]]":
     """Predictions for the readable files, and the problem of each other file, printed at once."""
     from data_lt.errors import UserError
-    from data_lt.progress import progress
+    from data_lt.files import progress
     from pilot_tal.model.images import read_image
 
     unreadable: dict[Path, str] = {}

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from data_lt import CARDS
 from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
-from data_lt.options import DataOptions
-from data_lt.prepare import make_recipe
+from data_lt.options import DataOptions, make_recipe
 from pilot_tal.backbone.load import given_statistics
 from pilot_tal.config.defaults import defaults, method_config
 from pilot_tal.config.parse import parse_items, split_values

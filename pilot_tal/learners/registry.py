@@ -1,7 +1,6 @@
 """Learners by name."""
 
-from data_lt.errors import UserError, unknown_name
-from data_lt.registry import Registry
+from data_lt.errors import Registry, UserError, unknown_name
 from pilot_tal.backbone import FrozenBackbone, FrozenViT
 from pilot_tal.learners.base import FIDELITIES, Learner
 from pilot_tal.learners.config import MethodConfig

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from data_lt.registry import Registry
+from data_lt.errors import Registry
 from pilot_tal.losses.base import TaskLoss
 from pilot_tal.schema import settings_of, unknown_setting
 

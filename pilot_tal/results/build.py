@@ -12,8 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from data_lt.files import given_path, staged_folder
-from data_lt.progress import progress
+from data_lt.files import given_path, progress, staged_folder
 from pilot_tal.metrics import DEFINITIONS
 from pilot_tal.results import formats, tables
 from pilot_tal.results.drawing import FORMATS, Plot, style

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_lt.errors import UserError, unknown_name
-from data_lt.files import given_path
-from data_lt.lists import read_names
+from data_lt.files import given_path, read_names
 
 ORDERS = ("shuffled", "head_first", "tail_first")
 

@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from data_lt import CARDS, prepare
-from data_lt.cifar import read_archive
-from data_lt.download import download
+from data_lt.download import download, read_cifar100
 from data_lt.errors import UserError
 
 CARD = CARDS["cifar100_lt"]
@@ -189,5 +188,5 @@ EVIL = {
 def test_malicious_pickles_are_rejected(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"pickle asks for \w+\.[\w.]+, which no list of images needs"):
-        read_archive(write(tmp_path / "a.tar.gz", train=content))
+        read_cifar100(write(tmp_path / "a.tar.gz", train=content))
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]

@@ -12,9 +12,8 @@ from scipy.stats import ks_2samp
 
 from data_lt import CARDS, exponential_counts, pareto_counts
 from data_lt.errors import UserError
-from data_lt.laws import LAWS, SHAPES, class_counts, density_counts, smallest_class
-from data_lt.options import DataOptions
-from data_lt.prepare import make_recipe
+from data_lt.options import DataOptions, make_recipe
+from data_lt.split import LAWS, SHAPES, class_counts, density_counts, smallest_class
 
 
 def read_counts(name):

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from data_lt import CARDS, load_manifest
 from data_lt.errors import UserError
 from data_lt.manifest import Manifest, read_manifest
-from data_lt.prepare import make_recipe
+from data_lt.options import make_recipe
 from data_lt.split import Recipe, assign, largest_n_max, split_pools
 
 NAMED = ("cub_lt", "imagenetr_lt", "food101_lt")

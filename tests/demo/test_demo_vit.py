@@ -12,9 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from data_lt.demo import CHARACTERS
+from data_lt.demo import CHARACTERS, TEST_FONTS, TRAIN_FONTS
 from data_lt.files import checksum, read_json
-from data_lt.glyphs import TEST_FONTS, TRAIN_FONTS
 from pilot_tal.backbone.load import DEMO_VIT, DEMO_WEIGHTS
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "pretrain_demo_vit.py"
