@@ -149,7 +149,7 @@ def report(
 
 def list_methods() -> list[str]:
     """Names of all methods, including those of installed plugins."""
-    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.config.parse import load_plugins
     from pilot_tal.learners import LEARNERS
 
     load_plugins()
@@ -158,7 +158,7 @@ def list_methods() -> list[str]:
 
 def list_losses() -> list[str]:
     """Names of all losses, including those of installed plugins."""
-    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.config.parse import load_plugins
     from pilot_tal.losses import LOSSES
 
     load_plugins()
@@ -168,7 +168,7 @@ def list_losses() -> list[str]:
 def list_datasets() -> list[str]:
     """Names of all datasets, including those of installed plugins."""
     from data_lt import CARDS
-    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.config.parse import load_plugins
 
     load_plugins()
     return list(CARDS)
@@ -192,7 +192,7 @@ def create_learner(
         fidelity: `pilot` or `fixed`.
         **settings: Settings of the method that differ from its defaults.
     """
-    from pilot_tal.config.defaults import method_config
+    from pilot_tal.config.settings import method_config
     from pilot_tal.learners import build_learner
 
     return build_learner(method, backbone, method_config(method, **settings), num_classes, num_tasks, fidelity)

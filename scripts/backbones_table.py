@@ -8,7 +8,7 @@ from torch import nn
 
 import pilot_tal as pt
 from pilot_tal.backbone.load import register_backbone
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "backbones.md"
 START, END = "<!-- table: scripts/backbones_table.py -->\n", "<!-- end of table -->\n"

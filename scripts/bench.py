@@ -17,7 +17,7 @@ import torch
 
 import pilot_tal as pt
 from pilot_tal.backbone.load import load_backbone
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.engine.loop import build_optimizer
 from pilot_tal.stream.task import TaskInfo
 

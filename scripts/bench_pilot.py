@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 
 METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
 ROOT = Path(__file__).resolve().parents[1]

@@ -47,8 +47,7 @@ Plugins = Annotated[
 
 def use_plugins(text: str) -> None:
     """Loads installed plugins and those of `--plugins`."""
-    from pilot_tal.config.parse import split_values
-    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.config.parse import load_plugins, split_values
 
     load_plugins(tuple(split_values(text)))
 

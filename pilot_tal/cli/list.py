@@ -47,13 +47,12 @@ def _advice(recommended: str) -> str:
 
 
 def _list_settings(method: str, dataset: str) -> None:
-    from pilot_tal.config.defaults import defaults
-    from pilot_tal.config.grid import known_settings
+    from pilot_tal.config.grid import USUAL, known_settings
     from pilot_tal.config.parse import as_typed
-    from pilot_tal.config.settings import DEFAULT_SEEDS
+    from pilot_tal.config.settings import defaults
     from pilot_tal.schema import REQUIRED
 
-    values = {**defaults(method, dataset), "seeds": ",".join(map(str, DEFAULT_SEEDS))}
+    values = {**defaults(method, dataset), "seeds": USUAL["seeds"]}
     for key, setting in known_settings(method).items():
         value = values.get(key, setting.default)
         shown = "" if value is None or value is REQUIRED else as_typed(value)

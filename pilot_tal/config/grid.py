@@ -11,69 +11,53 @@ from data_lt.errors import UserError, command, unknown_name
 from data_lt.files import given_path
 from data_lt.options import DataOptions, make_recipe
 from pilot_tal.backbone.load import given_statistics
-from pilot_tal.config.defaults import defaults, method_config
-from pilot_tal.config.parse import parse_items, split_values
-from pilot_tal.config.plugins import load_plugins
+from pilot_tal.config.parse import load_plugins, parse_items, split_values
 from pilot_tal.config.settings import (
-    BASELINE,
-    DEFAULT_LOSSES,
-    DEFAULT_REFERENCES,
-    DEFAULT_SEEDS,
     QUICK_EPOCHS,
     Hardware,
     LossConfig,
     RunConfig,
     RunSettings,
     StudyConfig,
+    defaults,
+    method_config,
 )
 from pilot_tal.learners import LEARNERS, TrainedConfig
 from pilot_tal.losses import LOSSES
 from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.schema import Made, Option, Rule, build, defaults_of, settings_of
 
-ALL = "all"
 MOST_RUNS = 10_000
-UPSTREAM_ONLY = (
+UPSTREAM_ONLY = (  # methods of LAMDA-PILOT and PyCIL that run in their checkouts alone
     *("aper_adapter", "aper_finetune", "aper_ssf", "aper_vpt", "bic", "cofima", "coil", "der", "dgr", "duct"),
     *("finetune", "foster", "icarl", "memo", "replay", "slca", "tagfex"),
 )
-"""Methods of LAMDA-PILOT and PyCIL that run in their checkouts alone."""
 ALL_DATASETS = ("cub_lt", "imagenetr_lt", "food101_lt")
+USUAL = {"losses": "ce,tal,tal_auto", "seeds": "1993,1994,1995", "references": "simplecil,plda", "baseline": "ce"}
+ONE_RUN = {"losses": "tal", "seeds": "1993", "references": "none"}
 
 
 @dataclass(frozen=True)
 class Choices:
     """Settings of a study: what is compared with what."""
 
-    losses: Annotated[str, Rule("losses to train with")] = ",".join(DEFAULT_LOSSES)
-    seeds: Annotated[int, Rule("seeds; each shuffles the classes anew", 0, 2**32 - 1)] = DEFAULT_SEEDS[0]
-    references: Annotated[str, Rule("training-free methods to run beside one that trains, or none")] = ",".join(
-        DEFAULT_REFERENCES
-    )
-    baseline: Annotated[str, Rule("loss that the report compares the others with")] = BASELINE
+    losses: Annotated[str, Rule("losses to train with")] = USUAL["losses"]
+    seeds: Annotated[int, Rule("seeds; each shuffles the classes anew", 0, 2**32 - 1)] = 1993
+    references: Annotated[str, Rule("training-free methods beside one that trains, or none")] = USUAL["references"]
+    baseline: Annotated[str, Rule("loss that the report compares the others with")] = USUAL["baseline"]
     plugins: Annotated[str, Rule("modules or files that register methods, losses or datasets")] = ""
 
 
 def run_config(method: str, dataset: str, items: Iterable[str] = (), quick: bool = False) -> StudyConfig:
-    """The study of exactly one run; by default with TAL and the first seed.
-
-    Raises:
-        UserError: as `study_config`, or a list makes several runs of it.
-    """
-    study = study_config(method, dataset, items, quick, losses=("tal",), seeds=DEFAULT_SEEDS[:1], references=())
+    """The study of exactly one run; by default with TAL and the first seed."""
+    study = study_config(method, dataset, items, quick, ONE_RUN)
     if len(study.runs) != 1:
         raise UserError(f"run takes one value of each setting, got {len(study.runs)} runs; use compare")
     return study
 
 
 def study_config(
-    methods: str,
-    datasets: str,
-    items: Iterable[str] = (),
-    quick: bool = False,
-    losses: tuple[str, ...] = DEFAULT_LOSSES,
-    seeds: tuple[int, ...] = DEFAULT_SEEDS,
-    references: tuple[str, ...] = DEFAULT_REFERENCES,
+    methods: str, datasets: str, items: Iterable[str] = (), quick: bool = False, usual: Mapping[str, str] = USUAL
 ) -> StudyConfig:
     """The runs of a study: the product of all lists in its settings, and the training-free references.
 
@@ -82,28 +66,23 @@ def study_config(
         datasets: One dataset, several with commas, or all (the paper's three).
         items: `key=value`; any setting accepts a comma-separated list. Options of a loss multiply that loss alone.
         quick: A smoke test of a few steps.
-        losses: Where none are given.
-        seeds: Where none are given.
-        references: Where none are given.
-
-    Raises:
-        UserError: an unknown method, dataset, loss or key (with the nearest name), or a bad value.
+        usual: Losses, seeds and references where `items` have none.
     """
     given = parse_items(items)
     plugins = tuple(split_values(given.get("plugins", "")))
     load_plugins(plugins)
     chosen = _names("method", methods, tuple(LEARNERS), LEARNERS), _names("dataset", datasets, ALL_DATASETS, CARDS)
-    configs = _losses(given, losses)
-    numbers = _values(settings_of(Choices)["seeds"], given["seeds"]) if "seeds" in given else list(seeds)
-    beside = _references(given, references)
+    choices = {**USUAL, **usual, **given}
+    configs = _losses(given, split_values(choices["losses"]))
+    numbers = _values(settings_of(Choices)["seeds"], choices["seeds"])
+    beside = _references(choices["references"])
     hardware = _hardware(given)
     anywhere = {key: setting for method in chosen[0] for key, setting in known_settings(method).items()}
-    for key in given:  # a setting of some of the methods is for those alone
-        if key not in anywhere:
-            raise _unknown_setting(key, chosen[0], anywhere)
+    if unknown := given.keys() - anywhere.keys():  # a setting of some of the methods is for those alone
+        raise _unknown_setting(min(unknown), chosen[0], anywhere)
     runs: list[RunConfig] = []
     for method, dataset in itertools.product(*chosen):
-        shaping = {*_COMMON, *settings_of(LEARNERS[method].config_class)}
+        shaping = _COMMON | settings_of(LEARNERS[method].config_class).keys()
         for base in _bases(method, dataset, given, shaping, quick):
             trains = LEARNERS[method].trains(base.method_config)
             for seed, loss in itertools.product(numbers, configs if trains else [LossConfig(NO_LOSS)]):
@@ -112,9 +91,7 @@ def study_config(
                 changed, given_here = {**base.changed, **options}, {**base.given, **named}
                 runs.append(replace(base, seed=seed, loss=loss, changed=changed, given=given_here))
             if len(runs) > MOST_RUNS:
-                raise UserError(
-                    f"these lists multiply to more than {MOST_RUNS:,} runs; split them over several commands"
-                )
+                raise UserError(f"these lists make more than {MOST_RUNS:,} runs; split them over several commands")
     trained = any(run.loss.name != NO_LOSS for run in runs)
     for_a_loss = [key for key in given if key == "losses" or key.partition(".")[0] in LOSSES]
     for_a_loss += ["sampler"] * (given.get("sampler", "natural") != "natural")
@@ -122,13 +99,15 @@ def study_config(
         raise UserError(f"{methods} trains nothing with a loss; leave {for_a_loss[0]}={given[for_a_loss[0]][:60]} out")
     if trained:
         for dataset, method in itertools.product(chosen[1], (name for name in beside if name not in chosen[0])):
-            for base in _bases(method, dataset, given, {*_COMMON}, quick):
+            for base in _bases(method, dataset, given, _COMMON, quick):
                 runs += [replace(base, seed=seed) for seed in numbers]
-    return StudyConfig(tuple(runs), hardware, plugins, _baseline(given, configs))
+    names = dict.fromkeys(loss.name for loss in configs)
+    if "baseline" in given and given["baseline"] not in names:
+        raise UserError(f"baseline={given['baseline'][:60]} is not among the losses {', '.join(names)}")
+    return StudyConfig(tuple(runs), hardware, plugins, choices["baseline"])
 
 
-_COMMON = (*settings_of(RunSettings), *settings_of(DataOptions))
-"""Settings of every method, which a reference shares with the methods it accompanies."""
+_COMMON = {*settings_of(RunSettings), *settings_of(DataOptions)}  # which a reference shares with the trained methods
 
 
 def _bases(method: str, dataset: str, given: Mapping[str, str], keys: set[str], quick: bool) -> Iterable[RunConfig]:
@@ -145,21 +124,12 @@ def _bases(method: str, dataset: str, given: Mapping[str, str], keys: set[str], 
         yield base
 
 
-def _references(given: Mapping[str, str], usual: tuple[str, ...]) -> list[str]:
-    if "references" not in given:
-        return list(usual)
-    names = [] if given["references"] == "none" else _names("method", given["references"], (), LEARNERS)
+def _references(text: str) -> list[str]:
+    names = [] if text == "none" else _names("method", text, (), LEARNERS)
     for name in names:
         if LEARNERS[name].trains(method_config(name)):
             raise UserError(f"references={name}: {name} trains; name it among the methods instead")
     return names
-
-
-def _baseline(given: Mapping[str, str], losses: Iterable[LossConfig]) -> str:
-    names = list(dict.fromkeys(loss.name for loss in losses))
-    if (baseline := given.get("baseline", BASELINE)) not in names and "baseline" in given:
-        raise UserError(f"baseline={baseline[:60]} is not among the losses {', '.join(names)}")
-    return baseline
 
 
 def _unknown_setting(key: str, methods: list[str], known: Mapping[str, Option]) -> UserError:
@@ -200,15 +170,15 @@ def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> 
         raise UserError("tasks, init_cls with increment, and task_sizes each set the tasks; give one of them")
     if ways not in ([], ["tasks"]):
         merged["tasks"] = None
-    settings = _built(RunSettings, merged)
-    data, method_config = _built(DataOptions, merged), _built(LEARNERS[method].config_class, merged)
+    settings, data = _built(RunSettings, merged), _built(DataOptions, merged)
+    own = _built(LEARNERS[method].config_class, merged)
     card = CARDS[dataset]
     make_recipe(card, data)  # refuses options that do not go together
     if "/" in settings.normalize:
         given_statistics(settings.normalize)
     of_card = {key: getattr(card, "seed" if key == "split_seed" else key, None) for key in settings_of(DataOptions)}
     changed = _changed(values, {**of_card, "classes": ("all",), "merge": False, **usual})
-    return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, method_config, quick, changed, values)
+    return RunConfig(method, dataset, LossConfig(NO_LOSS), 0, settings, data, own, quick, changed, values)
 
 
 def _built(group: type[Made], values: Mapping[str, Any]) -> Made:
@@ -222,19 +192,17 @@ def _changed(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, A
 def _product(given: Mapping[str, str], known: Mapping[str, Option]) -> Iterable[dict[str, Any]]:
     """Every combination of the values given for these settings."""
     axes = {key: _values(known[key], text) for key, text in given.items() if key in known}
-    for combination in itertools.product(*axes.values()):
-        yield dict(zip(axes, combination, strict=True))
+    return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
 def _values(setting: Option, text: str) -> list[Any]:
     if setting.many and not text.startswith("["):  # a list: its commas separate no runs
         return [setting.parse(text)]
-    texts = split_values(text)
-    return [setting.parse(part) for part in texts] if texts else [setting.parse("")]
+    return [setting.parse(part) for part in split_values(text) or [""]]
 
 
 def _names(kind: str, text: str, every: tuple[str, ...], known: Mapping[str, Any]) -> list[str]:
-    names = list(every) if text == ALL else split_values(text)
+    names = list(every) if text == "all" else split_values(text)
     for name in names or [text]:
         if name not in known and kind == "method" and name.lower() in UPSTREAM_ONLY:
             raise UserError(f"{name} is not built in; it is available through {command('upstream')} with a checkout")
@@ -243,9 +211,8 @@ def _names(kind: str, text: str, every: tuple[str, ...], known: Mapping[str, Any
     return names
 
 
-def _losses(given: Mapping[str, str], usual: tuple[str, ...]) -> list[LossConfig]:
-    """The losses asked for, each with every combination of the options given for it."""
-    names = split_values(given["losses"]) if "losses" in given else list(usual)
+def _losses(given: Mapping[str, str], names: list[str]) -> list[LossConfig]:
+    """The losses of these names, each with every combination of the options given for it."""
     if not names:
         raise UserError("losses has no value; write losses=ce,tal or leave it out")
     found = []

@@ -1,22 +1,27 @@
-"""What a run is made of, as dataclasses: they are the schema of `key=value`, with types, ranges, defaults and help."""
+"""What a run is made of, as dataclasses: the schema of `key=value`, with types, ranges, help and defaults."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
+
+from data_lt import CARDS
+from data_lt.errors import UserError
 from data_lt.options import DataOptions
 from pilot_tal.backbone import DEFAULT_BACKBONE
-from pilot_tal.learners import FIDELITIES, MethodConfig
+from pilot_tal.backbone.load import default_weights
+from pilot_tal.config.parse import ALIASES
+from pilot_tal.learners import FIDELITIES, LEARNERS, MethodConfig
 from pilot_tal.learners.posthoc import POSTHOC
-from pilot_tal.schema import Rule
+from pilot_tal.schema import Rule, build, defaults_of, settings_of
 from pilot_tal.stream.batches import SAMPLERS
 from pilot_tal.stream.store import CACHE_CHOICES
 from pilot_tal.stream.transforms import TRANSFORMS
 
-DEFAULT_SEEDS = (1993, 1994, 1995)
-DEFAULT_LOSSES = ("ce", "tal", "tal_auto")
-DEFAULT_REFERENCES = ("simplecil", "plda")
-BASELINE = "ce"
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LOGS = ("none", "tensorboard", "wandb", "trackio")
 AUTO = "auto"
@@ -36,12 +41,8 @@ class RunSettings:
     task_sizes: Annotated[
         tuple[int, ...] | None, Rule("classes of each task, such as 20,5,10, in place of tasks", 1, 100_000, shortest=1)
     ] = None
-    task_rho: Annotated[
-        float, Rule("classes of the last task are rarer by this factor, those between by less", 1, 1e6)
-    ] = 1.0
-    order: Annotated[str, Rule("of the classes: shuffled (by seed), head_first, tail_first, or a file of names")] = (
-        "shuffled"
-    )
+    task_rho: Annotated[float, Rule("factor by which the last task's classes are rarer, others by less", 1, 1e6)] = 1.0
+    order: Annotated[str, Rule("of classes: shuffled (by seed), head_first, tail_first, a file of names")] = "shuffled"
     backbone: Annotated[str, Rule("a timm model, demo_vit, or one that a plugin registers")] = DEFAULT_BACKBONE
     weights: Annotated[str, Rule("hub (timm's), random, or a file (.safetensors, .pth, .npz)")] = "hub"
     img_size: Annotated[int | None, Rule("pixels of the ViT's images; null: the ViT's own", 1, 4096)] = None
@@ -53,14 +54,11 @@ class RunSettings:
             pattern=rf"auto|weights|none|{_ONE_OR_THREE}/{_ONE_OR_THREE}",
         ),
     ] = "auto"
-    sampler: Annotated[
-        str,
-        Rule("natural: each training image once per epoch; others draw rare classes more often", choices=(*SAMPLERS,)),
-    ] = "natural"
-    posthoc: Annotated[str, Rule("correction of the classifier at evaluation", choices=POSTHOC)] = "none"
-    precision: Annotated[str, Rule("arithmetic; all but fp32 want a GPU, bf16 works anywhere", choices=PRECISIONS)] = (
-        "fp32"
+    sampler: Annotated[str, Rule("natural: each image once; others: rare classes more", choices=(*SAMPLERS,))] = (
+        "natural"
     )
+    posthoc: Annotated[str, Rule("correction of the classifier at evaluation", choices=POSTHOC)] = "none"
+    precision: Annotated[str, Rule("all but fp32 want a GPU, but bf16 works anywhere", choices=PRECISIONS)] = "fp32"
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,7 @@ class Hardware:
     eval_batch_size: Annotated[
         int | str, Rule("images evaluated at a time; auto: 256 on a GPU, else batch_size", 1, 65_536, words=(AUTO,))
     ] = AUTO
-    jobs: Annotated[
-        int | str, Rule("runs at a time; auto: by GPUs, or by cores and memory", 1, 4096, words=(AUTO,))
-    ] = AUTO
+    jobs: Annotated[int | str, Rule("runs at a time; auto: by GPUs, cores and memory", 1, 4096, words=(AUTO,))] = AUTO
     gpus: Annotated[tuple[int, ...] | None, Rule("GPUs to use; null: all", 0, 1024, unique=True, shortest=1)] = None
     jobs_per_gpu: Annotated[int, Rule("runs at a time on one GPU", 1, 64)] = 1
     log: Annotated[str, Rule("where the runs are logged to as well", choices=LOGS)] = "none"
@@ -94,7 +90,11 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: everything that shapes its result. Where and how fast it runs is `Hardware`'s."""
+    """One run: everything that shapes its result. Where and how fast it runs is `Hardware`'s.
+
+    `changed` holds the settings that are not defaults: name → [value, default]; `given` those that were given, defaults
+    or not: what a command that repeats the run must name.
+    """
 
     method: str
     dataset: str
@@ -105,9 +105,7 @@ class RunConfig:
     method_config: MethodConfig
     quick: bool = False
     changed: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that are not the defaults of method, dataset and loss: name → [value, default]."""
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Settings that were given, defaults or not: what a command that repeats the run must name."""
 
 
 @dataclass(frozen=True)
@@ -117,4 +115,51 @@ class StudyConfig:
     runs: tuple[RunConfig, ...]
     hardware: Hardware
     plugins: tuple[str, ...] = ()
-    baseline: str = BASELINE
+    baseline: str = "ce"
+
+
+def defaults(method: str, dataset: str, backbone: str | None = None) -> dict[str, Any]:
+    """Run settings and the method's own, by name: those of the method, then the dataset's, then of both together.
+
+    Weights and image size of the default backbone do not apply to another `backbone` that the user asked for.
+    """
+    config = LEARNERS[method].config_class
+    known = {**settings_of(RunSettings), **settings_of(config)}
+    values = {**defaults_of(RunSettings), **defaults_of(config), **_method_values(method)}
+    of_card = {ALIASES.get(key, key): value for key, value in CARDS[dataset].defaults.items()}
+    values |= {key: value for key, value in of_card.items() if key in known} | _method_values(method, dataset)
+    if backbone not in (None, values["backbone"]):
+        values |= {"weights": default_weights(backbone), "img_size": None}
+    return {key: known[key].check(value) for key, value in values.items()}
+
+
+def method_config(method: str, dataset: str | None = None, **changes: Any) -> MethodConfig:
+    """The method's settings with some changed."""
+    values = {**_method_values(method), **(_method_values(method, dataset) if dataset else {})}
+    made = LEARNERS[method].config_class
+    return build(made, {**{k: v for k, v in values.items() if k in settings_of(made)}, **changes}, method)
+
+
+def _method_values(method: str, dataset: str | None = None) -> dict[str, Any]:
+    """What a method's YAML file says: for all datasets, or its section for one."""
+    values = dict(_read(_config_file(method)))
+    sections = values.pop("datasets", None) or {}
+    return values if dataset is None else dict(sections.get(dataset) or {})
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold settings, one a line")
+    return values
+
+
+def _config_file(method: str) -> Path:
+    """`configs/methods/` beside the package in a checkout, inside it when installed, or beside a plugin's module."""
+    package = Path(__file__).resolve().parents[1]
+    module = getattr(sys.modules[LEARNERS[method].__module__], "__file__", None) or __file__
+    for root in (package / "configs" / "methods", package.parent / "configs" / "methods", Path(module).parent):
+        if (root / f"{method}.yaml").is_file():
+            return root / f"{method}.yaml"
+    raise UserError(f"{method} has no settings: {method}.yaml is neither in configs/methods nor beside its module")

@@ -19,7 +19,7 @@ from data_lt.options import DataOptions
 from data_lt.pictures import shortened
 from data_lt.prepare import OWN
 from pilot_tal.backbone.load import load_backbone
-from pilot_tal.config.grid import study_config
+from pilot_tal.config.grid import ONE_RUN, study_config
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import Hardware, LossConfig, RunConfig, RunSettings
 from pilot_tal.engine.callbacks import Callback
@@ -222,7 +222,7 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
 
 
 def _new_place(folder: Path, method: str, items: list[str], history: History, capacity: Capacity) -> Place:
-    study = study_config(method, OWN, items, losses=("tal",), seeds=(1993,), references=())
+    study = study_config(method, OWN, items, usual=ONE_RUN)
     if len(study.runs) != 1:
         raise UserError(f"learn takes one method and one value of each setting, got {len(study.runs)} combinations")
     config = study.runs[0]

@@ -23,7 +23,7 @@ from data_lt.errors import UserError
 from data_lt.files import check_regular, checksum, given_path, read_json
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import BUNDLED, DEMO, given_statistics, load_backbone
-from pilot_tal.config.plugins import load_plugins
+from pilot_tal.config.parse import load_plugins
 from pilot_tal.config.settings import Hardware
 from pilot_tal.engine.checkpoint import load_checkpoint
 from pilot_tal.engine.hardware import choose_device

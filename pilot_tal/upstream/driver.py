@@ -57,7 +57,7 @@ def run(job: Job) -> None:
     import numpy as np
 
     import pilot_tal._torchvision  # noqa: F401
-    from pilot_tal.config.plugins import load_plugins
+    from pilot_tal.config.parse import load_plugins
     from pilot_tal.losses import build_loss
     from pilot_tal.record.writer import open_run
     from pilot_tal.upstream.source import VIT_SIDE, register_source

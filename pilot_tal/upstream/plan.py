@@ -17,8 +17,7 @@ from data_lt.files import read_json
 from data_lt.options import DataOptions
 from pilot_tal.backbone.load import file_fingerprint
 from pilot_tal.backbone.weights import weights_file
-from pilot_tal.config.parse import parse_items
-from pilot_tal.config.plugins import absolute, load_plugins
+from pilot_tal.config.parse import absolute, load_plugins, parse_items
 from pilot_tal.losses import LOSSES, build_loss
 from pilot_tal.record.run_record import (
     NO_LOSS,

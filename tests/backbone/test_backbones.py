@@ -13,7 +13,7 @@ import pilot_tal as pt
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenBackbone, FrozenViT, build_backbone
 from pilot_tal.backbone.load import load_backbone, register_backbone
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.learners import LEARNERS
 
 EVA = {

@@ -7,8 +7,8 @@ import yaml
 
 from data_lt import CARDS
 from data_lt.errors import UserError
-from pilot_tal.config.defaults import _config_file, defaults, method_config
 from pilot_tal.config.grid import study_config
+from pilot_tal.config.settings import _config_file, defaults, method_config
 from pilot_tal.learners import LEARNERS
 
 # LAMDA-PILOT's configuration files.

@@ -9,7 +9,7 @@ from helpers.images import make_images
 
 from data_lt import CARDS, DatasetCard
 from data_lt.errors import UserError
-from pilot_tal.config.plugins import absolute, load_plugins
+from pilot_tal.config.parse import absolute, load_plugins
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 

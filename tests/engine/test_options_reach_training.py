@@ -10,8 +10,8 @@ from helpers.images import make_images
 from helpers.tiny import settings
 
 import pilot_tal as pt
-from pilot_tal.config.defaults import method_config
 from pilot_tal.config.grid import run_config, study_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.engine import trainer as training
 from pilot_tal.engine.jobs import Jobs
 from pilot_tal.engine.launch import launch

@@ -11,7 +11,7 @@ from helpers.cli import command, process
 from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.learners import FIDELITIES, LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run
 

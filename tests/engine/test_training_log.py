@@ -7,7 +7,7 @@ from helpers.cli import command
 from helpers.images import make_images
 from torch import nn
 
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.engine.loop import train_task
 from pilot_tal.losses import build_loss
 from pilot_tal.record.run_dir import find_runs, load_run

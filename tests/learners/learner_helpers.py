@@ -6,7 +6,7 @@ import torch
 from helpers.vit import tiny_vit
 from torch import Tensor
 
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.engine.loop import train_task
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.losses import build_loss

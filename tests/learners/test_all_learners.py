@@ -8,7 +8,7 @@ from torch import nn
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenViT
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.engine.loop import evaluate
 from pilot_tal.learners import LEARNERS, build_learner
 from pilot_tal.learners.closed_form import ClosedForm

@@ -3,7 +3,7 @@
 import pytest
 
 from data_lt.errors import UserError
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.schema import defaults_of
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pilot_tal.backbone import build_backbone
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.learners import build_learner
 from pilot_tal.losses import build_loss
 from pilot_tal.stream.task import TaskInfo

@@ -9,7 +9,7 @@ from helpers.cli import command
 from helpers.images import make_images
 from PIL import Image
 
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import find_runs
 from pilot_tal.schema import settings_of

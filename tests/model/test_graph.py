@@ -15,7 +15,7 @@ from model_helpers import photo
 from data_lt.errors import UserError
 from data_lt.pictures import read_picture
 from pilot_tal import load_model
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.learners import LEARNERS, build_learner
 from pilot_tal.model.graph import Classifier, write_graph
 from pilot_tal.schema import settings_of

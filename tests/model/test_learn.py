@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import pilot_tal as pt
 from data_lt.errors import UserError
-from pilot_tal.config.defaults import method_config
+from pilot_tal.config.settings import method_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.learn import learn
 from pilot_tal.model.load import read_stored
