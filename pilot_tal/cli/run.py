@@ -16,7 +16,7 @@ def run(
     from pilot_tal import api
     from pilot_tal.cli.arguments import show_runs, stoppable
     from pilot_tal.config.grid import run_config
-    from pilot_tal.results.summary import print_summary
+    from pilot_tal.results import print_summary
 
     study = run_config(method, dataset, settings or (), quick)
     if dry_run:

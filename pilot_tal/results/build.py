@@ -1,69 +1,53 @@
-"""Build the report: an overview page, one page per group, tables and plots."""
+"""Build the report: an overview page, one page per group, tables and plots; and a summary for the terminal."""
 
 import base64
 import hashlib
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from rich import box
+from rich import table as rich_table
+from rich.console import Console
+from rich.text import Text
 
 from data_lt.files import given_path, progress, staged_folder
 from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.results import formats, tables
+from pilot_tal.results import plots as draw
+from pilot_tal.results import tables
 from pilot_tal.results.drawing import FORMATS, Plot, style
-from pilot_tal.results.findings import Finding, group_findings, headline, study_findings
-from pilot_tal.results.formats import Table, clean, listed
+from pilot_tal.results.findings import Finding, environment, group_findings, headline, study_findings
+from pilot_tal.results.formats import Table, clean, difference_cell, percent, spread_cell, write_text
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.groups import BASELINE, Group
-from pilot_tal.results.plots_classes import accuracy_by_class, confusion, difference_by_class
-from pilot_tal.results.plots_overview import feature_maps, group_tradeoff, study_plots
-from pilot_tal.results.plots_tasks import (
-    after_task,
-    precision_recall_by_task,
-    prompts_picked,
-    tal_over_steps,
-    task_matrix,
-    training_curves,
-)
-from pilot_tal.results.study import Study
-from pilot_tal.results.thumbnails import thumbnails
+from pilot_tal.results.images import feature_maps, thumbnails
+from pilot_tal.results.study import BASELINE, Group, Study
 
 ALL_PLOTS_UP_TO = 4
 """Groups of a report whose pages have every plot; those of larger reports have the main ones unless asked."""
-ARCHIVE = "report.zip"
 
 
 @dataclass
 class Part:
-    """What a page shows of the study, or of one group: tables in sight, tables to open, and plots.
-
-    A plot is its file name, title, caption and inline SVG; `formats` are those of the files.
-    """
+    """What a page shows of the study, or of one group: tables in sight, tables to open, and plots as inline SVG."""
 
     folder: str
     conditions: Table
     findings: list[Finding]
     tables: list[Table]
-    folded: list[tuple[str, Table]] = field(default_factory=list)
-    plots: list[tuple[str, str, str, Markup]] = field(default_factory=list)
-    formats: tuple[str, ...] = ()
+    folded: dict[str, Table] = field(default_factory=dict)
+    plots: list[tuple[Plot, Markup]] = field(default_factory=list)
     group: Group | None = None
 
     def write(self, folder: Path, plots: Iterable[Plot], as_files: bool) -> "Part":
         """Write the tables; add the plots, and write them too where wanted."""
-        for table in (self.conditions, *self.tables, *(table for _, table in self.folded)):
-            for extension, text in table.texts():
-                _write(folder / "tables" / f"{table.name}.{extension}", text)
+        for table in (self.conditions, *self.tables, *self.folded.values()):
+            table.write(folder / "tables")
         for plot in plots:
             svg = Markup(plot.inline(f"{self.folder}-p{len(self.plots)}"))  # Matplotlib escapes the texts in it
-            self.plots.append((plot.name, plot.title, plot.caption, svg))
+            self.plots.append((plot, svg))
             if as_files:
-                self.formats = FORMATS
                 plot.save(folder / "plots" / self.folder)
         return self
 
@@ -93,17 +77,16 @@ def build_report(
     """
     study, output = load_study(runs, baseline), given_path(output, "output")
     finished, section = study.finished, None
-    maps = feature_maps(study) if features else []
     every = plots or len(finished) <= ALL_PLOTS_UP_TO
     with staged_folder(output) as folder, progress("report", len(finished)) as bar, style():
+        maps = feature_maps(study) if features else []
         for group in finished:  # one at a time, so that memory does not grow with their number
             section = _group_part(group).write(folder, _group_plots(group, every), plots)
             if len(finished) > 1:
-                _write(folder / f"{group.slug}.html", _render(study, None, section))
+                write_text(folder / f"{group.slug}.html", _page(study, None, section, plots))
             bar.update(1)
-        overview = _study_part(study).write(folder, chain(study_plots(study), maps), plots)
-        _write(folder / "index.html", _render(study, overview, section if len(finished) == 1 else None))
-        _archive(folder)
+        overview = _study_part(study).write(folder, chain(draw.study_plots(study), maps), plots)
+        write_text(folder / "index.html", _page(study, overview, section if len(finished) == 1 else None, plots))
     return output / "index.html"
 
 
@@ -114,79 +97,89 @@ def _study_part(study: Study) -> Part:
 
 
 def _group_part(group: Group) -> Part:
-    shown = (tables.metrics_table(group), tables.changes_table(group))
-    folded = [
-        ("After each task", tables.tasks_table(group)),
-        ("Most confused pairs", tables.confused_table(group)),
-        ("Each run", tables.runs_table(group)),
-        ("Each class", tables.classes_table(group)),
-    ]
+    shown = [table for table in (tables.metrics_table(group), tables.changes_table(group)) if table]
+    folded = {
+        "After each task": tables.tasks_table(group),
+        "Most confused pairs": tables.confused_table(group),
+        "Each run": tables.runs_table(group),
+        "Each class": tables.classes_table(group),
+    }
     conditions = tables.conditions_table([group], f"conditions-{group.slug}")
-    return Part(group.slug, conditions, group_findings(group), [t for t in shown if t], folded, group=group)
+    return Part(group.slug, conditions, group_findings(group), shown, folded, group=group)
 
 
 def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
     """The plots of a group: the main ones, or `every` one."""
     variants, several = group.featured_variants(), len(group.task_sizes) > 1
-    yield group_tradeoff(group)
-    yield accuracy_by_class(group, variants)
+    yield draw.group_tradeoff(group)
+    yield draw.accuracy_by_class(group, variants)
     if several:
-        yield after_task(group, variants)
+        yield draw.after_task(group, variants)
     if not every:
         return
-    yield from (difference_by_class(group, v) for v in group.compared_variants() if v in variants)
-    yield from training_curves(variants)
-    yield from prompts_picked(group, variants)
-    yield from tal_over_steps(variants)
+    yield from (draw.difference_by_class(group, v) for v in group.compared_variants() if v in variants)
+    yield from draw.training_curves(variants)
+    yield from draw.prompts_picked(group, variants)
+    yield from draw.tal_over_steps(variants)
     if several:
-        yield precision_recall_by_task(group, variants)
-        yield from map(task_matrix, variants)
-    yield from (confusion(group, variant) for variant in variants)
+        yield draw.precision_recall_by_task(group, variants)
+        yield from map(draw.task_matrix, variants)
+    yield from (draw.confusion(group, variant) for variant in variants)
 
 
-def _render(study: Study, overview: Part | None, section: Part | None) -> str:
+def _page(study: Study, overview: Part | None, section: Part | None, plot_files: bool) -> str:
     """A page: the overview, one group, or both for a study of one group."""
-    environment = _environment()
-    assert environment.loader is not None
-    script = environment.loader.get_source(environment, "page.js")[0]
+    templates = environment()
+    assert templates.loader is not None
+    script = templates.loader.get_source(templates, "page.js")[0]
     group = section.group if section else None
-    return environment.get_template("page.html.j2").render(
+    datasets = dict.fromkeys(clean(each.record.data.title) for each in study.groups)
+    losses = dict.fromkeys(v.loss_title for each in study.groups for v in each.variants if v.trains)
+    *most, last = losses or dict.fromkeys(each.method_title for each in study.groups)
+    title = f"{', '.join(most)}{' and ' if most else ''}{last} on {', '.join(datasets)}"
+    return templates.get_template("page.html.j2").render(
         study=study,
-        title=group.title if group and not overview else _title(study),
+        title=group.title if group and not overview else title,
         headline=headline(study) if overview else [],
         overview=overview,
         section=section,
+        plot_formats=FORMATS if plot_files else (),
         thumbnails=thumbnails(group) if group and len(study.finished) <= ALL_PLOTS_UP_TO else None,
         tiled=[v for v in group.compared_variants() if v in group.featured_variants()] if group else [],
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         definitions=DEFINITIONS.values(),
-        archive=ARCHIVE,
     ).rstrip() + "\n"  # fmt: skip
 
 
-@cache
-def _environment() -> Environment:
-    loader = PackageLoader("pilot_tal", "results")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {name: getattr(formats, name) for name in ("points", "percent", "interval", "number")}
-    return environment
+def print_summary(runs: Study | Iterable[str | Path], console: Console | None = None) -> None:
+    """Print a table per group, what to be careful about, and what each loss did to the tail."""
+    console, study = console or Console(), load_study(runs)
+    printed: set[str] = set()
+    for group in study.finished:
+        console.print(_terminal_table(group))
+        texts = [text for text in map(str, group_findings(group)) if text not in printed]
+        printed.update(texts)
+        for text in texts:
+            console.print(Text(f"  ! {text}"))
+    for finding in study_findings(study):
+        console.print(Text(f"  ! {finding}"))
+    for finding in headline(study):
+        console.print(Text(str(finding), style="bold"))
 
 
-def _title(study: Study) -> str:
-    datasets = dict.fromkeys(clean(group.record.data.title) for group in study.groups)
-    losses = dict.fromkeys(v.loss_title for group in study.groups for v in group.variants if v.trains)
-    methods = dict.fromkeys(group.method_title for group in study.groups)
-    return f"{listed([*(losses or methods)])} on {', '.join(datasets)}"
-
-
-def _archive(folder: Path) -> None:
-    """Everything in one file, for "download all"; without time stamps, so that its bytes depend on its content."""
-    with zipfile.ZipFile(folder / ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ARCHIVE):
-            archive.writestr(zipfile.ZipInfo(str(path.relative_to(folder))), path.read_bytes(), zipfile.ZIP_DEFLATED)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode("utf-8"))
+def _terminal_table(group: Group) -> rich_table.Table:
+    """Names are passed as `Text`, because brackets in them are not markup."""
+    table = rich_table.Table("Loss", title=Text(group.title), box=box.SIMPLE_HEAD, title_justify="left")
+    papers = {variant: tables.paper_numbers(group, variant) for variant in group.finished_variants()}
+    columns = ["Seeds", "A_Mean", "A_Tail", "A_Head", f"A_Tail − {group.baseline_title} (95 %)"]
+    for name in columns + (["Paper A_Mean", "Paper A_Tail"] if any(papers.values()) else []):
+        table.add_column(name, justify="right")
+    for label, variant in group.rows():
+        found = group.difference(variant, "a_tail") if variant in papers else None
+        cells = [spread_cell(variant.spread(key), digits=1) for key in ("a_mean", "a_tail", "a_head")]
+        row = [f"{cell.text} {cell.detail}" for cell in (*cells, difference_cell(found, 1))]
+        if paper := papers.get(variant):
+            row += [percent(paper.a_mean, 1), percent(paper.a_tail, 1)]
+        table.add_row(Text(label), str(len(variant.seeds)), *row, style=None if variant in papers else "dim")
+    return table

@@ -2,21 +2,14 @@
 
 import io
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-
-from pilot_tal.results.formats import shorten
-from pilot_tal.results.groups import Reference, Variant
 
 WIDTH = 5.2  # inches; at 72 units per inch about as wide as a phone, so that text is never scaled down
 INK = "#010203"  # `inline` replaces it by the page's text colour
@@ -26,8 +19,6 @@ _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
 }
 FORMATS = tuple(_METADATA)
-MARKERS = "os^DvP*X<>hp"
-_LINES = ("-", "--", ":", "-.")
 _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 _STYLE = {
     "svg.fonttype": "none",
@@ -46,10 +37,8 @@ _STYLE = {
     "legend.frameon": False,
     "legend.fontsize": 11,
     "lines.linewidth": 1.8,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
     "text.parse_math": False,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
     **dict.fromkeys(_INKED, INK),
 }
 
@@ -98,27 +87,6 @@ def to_svg(shown: Figure, **options: Any) -> str:
     shown.savefig(buffer, format="svg", metadata=_METADATA["svg"], **options)
     text = buffer.getvalue()
     return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-
-
-def variant_style(variant: Variant, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Label, and colour by loss; marker and line distinguish variants of one loss."""
-    turn = [mate for mate in variants if mate.loss == variant.loss].index(variant)
-    look = {"marker": MARKERS[turn % 5], "linestyle": _LINES[turn % len(_LINES)]}
-    return {"label": shorten(variant.label), "color": variant.colour, **look}
-
-
-def reference_style(reference: Reference, turn: int) -> dict[str, Any]:
-    """Label, and thin grey lines, told apart by their dashes."""
-    look = {"color": "#7f7f7f", "linewidth": 1.2, "linestyle": ("--", "-.", ":")[turn % 3]}
-    return {"label": shorten(reference.title), **look}
-
-
-def heatmap(axes: Axes, matrix: np.ndarray, norm: Normalize) -> AxesImage:
-    """A matrix as coloured cells, its first row above; NaN stays empty."""
-    rows, columns = matrix.shape
-    axes.grid(visible=False)
-    box = (0, columns, rows, 0)
-    return axes.imshow(matrix, cmap="cividis", norm=norm, interpolation="none", extent=box, aspect="auto")
 
 
 def legend(shown: Figure, axes: Axes) -> None:

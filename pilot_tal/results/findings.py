@@ -1,4 +1,7 @@
-"""What came out of a study and what to be careful about, as typed findings; `findings.txt.j2` has their wording."""
+"""What came out of a study and what to be careful about, as typed findings; `findings.txt.j2` has their wording.
+
+The logs of a run are read here too: loss and accuracy per epoch, and TAL's Q and weight α·w per class.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -7,18 +10,19 @@ from functools import cache
 from math import log
 from typing import Any, Literal
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pilot_tal.metrics import Difference
+from pilot_tal.record.run_dir import Run
 from pilot_tal.results import formats
 from pilot_tal.results.formats import clean, exact
-from pilot_tal.results.groups import Group, Variant, shared_seeds
-from pilot_tal.results.paper import departures, table_numbers
-from pilot_tal.results.study import Study
-from pilot_tal.results.training import CALIBRATED, epoch_means, mean_weights
+from pilot_tal.results.study import Group, Study, Variant, shared_seeds
+from pilot_tal.results.tables import departures, table_numbers
 
 NEAR_CHANCE = 1.5  # times the accuracy of a uniform guess
 NEAR_LN_C = 0.95  # times the loss of a uniform guess
+CALIBRATED = 0.9  # mean α·w over the classes at the end of a task from which on TAL counts as calibrated
 _NAMED = 5  # unfinished runs; the page's table has them all
 _VOTED = ("l2p", "dualprompt")  # methods that choose prompts per batch with fidelity=pilot
 
@@ -34,27 +38,31 @@ class Finding:
     values: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return str(getattr(_template(), self.kind)(**self.values)).strip()
+        return str(getattr(environment().get_template("findings.txt.j2").module, self.kind)(**self.values)).strip()
 
 
 @cache
-def _template() -> Any:
-    environment = Environment(loader=PackageLoader("pilot_tal", "results"), undefined=StrictUndefined)
-    filters = {"points": formats.points, "percent": formats.percent, "number": formats.number}
-    environment.filters |= {**filters, "seeds": formats.seed_list}
-    return environment.get_template("findings.txt.j2").module
+def environment() -> Environment:
+    """The templates of the report with the filters that print numbers; only those of pages escape HTML."""
+    loader = PackageLoader("pilot_tal", "results")
+    found = Environment(loader=loader, autoescape=lambda name: name == "page.html.j2", undefined=StrictUndefined)
+    found.filters |= {name: getattr(formats, name) for name in ("points", "percent", "interval", "number")}
+    return found
 
 
 def headline(study: Study) -> list[Finding]:
     """What each loss does to the tail against the baseline, one finding per loss."""
     found: dict[str, list[Case]] = {}
     for group in study.groups:
-        for variant in group.compared_variants() if not group.is_bound else ():
+        for variant in group.compared_variants():
             difference = group.difference(variant, "a_tail")
             if difference is not None:
                 found.setdefault(variant.loss, []).append((group, variant, difference))
     if not found:
-        return [_nothing_to_compare(study)]
+        variants = [variant for group in study.finished for variant in group.finished_variants()]
+        trained = any(variant.trains for variant in variants)
+        cause = "unfinished" if not variants else "no_pairs" if trained else "no_loss"
+        return [Finding("nothing_to_compare", "note", {"cause": cause, "base": study.groups[0].baseline_title})]
     return [_tail_change(*cases[0]) if len(cases) == 1 else _tail_changes(cases) for cases in found.values()]
 
 
@@ -68,12 +76,9 @@ def verdict(difference: Difference) -> str:
 
 def study_findings(study: Study) -> list[Finding]:
     """What a reader must know about the runs as a whole."""
-    found = list(study.remarks)
     names = [f"{clean(run.path.name)} ({run.tasks_done} of {run.record.num_tasks} tasks)" for run in study.unfinished]
-    if names:
-        values = {"runs": names[:_NAMED], "more": max(0, len(names) - _NAMED)}
-        found.append(Finding("unfinished_runs", "warning", values))
-    return found
+    values = {"runs": names[:_NAMED], "more": max(0, len(names) - _NAMED)}
+    return [*study.remarks, *([Finding("unfinished_runs", "warning", values)] if names else [])]
 
 
 def group_findings(group: Group) -> list[Finding]:
@@ -110,13 +115,6 @@ def _tail_changes(cases: Sequence[Case]) -> Finding:
     return Finding("tail_changes", "result", values)
 
 
-def _nothing_to_compare(study: Study) -> Finding:
-    variants = [variant for group in study.finished for variant in group.finished_variants()]
-    trained = any(variant.trains for variant in variants)
-    cause = "unfinished" if not variants else "no_pairs" if trained else "no_loss"
-    return Finding("nothing_to_compare", "note", {"cause": cause, "base": study.groups[0].baseline_title})
-
-
 def _nothing_learned(group: Group) -> Iterator[Finding]:
     """Trained variants near chance, by training loss or by accuracy, or below the best training-free reference."""
     chance, last_task = 1 / sum(group.task_sizes), group.task_sizes[-1]
@@ -130,13 +128,13 @@ def _nothing_learned(group: Group) -> Iterator[Finding]:
         if right and chance < 1 and right.mean <= NEAR_CHANCE * chance:
             values = {"variant": variant.label, "cause": "accuracy", "value": right.mean, "limit": chance}
             yield Finding("nothing_learned", "warning", values)
-    references = [(r, mean.mean) for r in group.references if not r.joint and (mean := r.variant.spread("a_mean"))]
+    references = [(mean.mean, *reference) for reference in group.references if (mean := reference[1].spread("a_mean"))]
     if references:
-        best, level = max(references, key=lambda pair: pair[1])
-        changes = {variant.label: variant.minus(best.variant, "a_mean") for variant in trained}
+        level, title, best = max(references, key=lambda reference: reference[0])
+        changes = {variant.label: variant.minus(best, "a_mean") for variant in trained}
         below = {label: found.mean for label, found in changes.items() if found and exact(found.mean) < 0}
         if below:
-            values = {"reference": best.title, "level": level, "variants": below}
+            values = {"reference": title, "level": level, "variants": below}
             yield Finding("below_reference", "warning", values)
 
 
@@ -181,8 +179,48 @@ def _calibration(group: Group) -> Iterator[Finding]:
 
 def _paper(group: Group) -> Iterator[Finding]:
     variants = [variant for variant in group.finished_variants() if table_numbers(group, variant)]
-    reasons = {variant.label: departures(group, variant) for variant in variants}
-    apart = [label for label, found in reasons.items() if found]
-    if apart:
+    reasons = {variant.label: found for variant in variants if (found := departures(group, variant))}
+    if reasons:
         differences = list(dict.fromkeys(clean(reason) for found in reasons.values() for reason in found))
-        yield Finding("not_the_papers", "note", {"variants": apart, "differences": differences})
+        yield Finding("not_the_papers", "note", {"variants": [*reasons], "differences": differences})
+
+
+def epoch_means(run: Run, key: str) -> dict[int, np.ndarray]:
+    """Mean of `loss` or `accuracy` over the steps of each epoch, an array per task; empty where it was not logged."""
+    tasks: dict[int, dict[int, list[float]]] = {}
+    for line in run.step_log():
+        if isinstance(value := line.get(key), (int, float)):
+            tasks.setdefault(line["task"], {}).setdefault(line.get("epoch", 0), []).append(value)
+    return {task: np.array([np.mean(epochs[e]) for e in sorted(epochs)]) for task, epochs in sorted(tasks.items())}
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """One task's log: `steps`, counted over all tasks, and for each Q and α·w of the classes in `labels`."""
+
+    start: int
+    steps: np.ndarray
+    labels: np.ndarray
+    q: np.ndarray
+    weights: np.ndarray
+
+
+def read_states(run: Run) -> list[TaskState]:
+    """TAL's state in each logged task of a run; empty when nothing was logged."""
+    lines: dict[int, list[dict]] = {}
+    for line in run.state_log():
+        lines.setdefault(line["task"], []).append(line)
+    states, start = [], 0
+    for task, found in lines.items():
+        steps = start + 1 + np.array([line["step"] for line in found])
+        q, weights = (np.array([line[key] for line in found], dtype=float) for key in ("Q", "weights"))
+        stop = sum(run.record.stream.task_sizes[: task + 1])
+        labels = np.arange(stop - q.shape[1], stop)  # those of the task, or all seen so far
+        states.append(TaskState(start, steps, labels, q, weights))
+        start = int(steps[-1])
+    return states
+
+
+def mean_weights(run: Run) -> list[float]:
+    """Mean α·w over the classes at the end of each task: near or above 1 when TAL is calibrated."""
+    return [float(state.weights[-1].mean()) for state in read_states(run)]

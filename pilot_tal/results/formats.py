@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from data_lt.files import guarded
@@ -86,11 +88,6 @@ def number(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
-def seed_list(seeds: Sequence[int]) -> str:
-    """`seed 1` or `seeds 1, 2`."""
-    return ("seed " if len(seeds) == 1 else "seeds ") + ", ".join(map(str, seeds))
-
-
 @dataclass(frozen=True)
 class Cell:
     """What is printed, a smaller detail behind it, and the unrounded values by name (percent)."""
@@ -99,7 +96,6 @@ class Cell:
     detail: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     bold: bool = False
-    underlined: bool = False
 
 
 @dataclass
@@ -151,12 +147,12 @@ class Table:
         """A Markdown table with its title; winners in bold."""
         lines = [[markdown(" ".join(filter(None, title))) for title in self.titles]]
         lines += [[":--" if i < self.labels else "--:" for i in range(len(self.titles))]]
-        lines += [[_marked(cell, markdown, "**{}**", "{}") for cell in row] for row in self.rows]
+        lines += [[_marked(cell, markdown, "**{}**") for cell in row] for row in self.rows]
         return f"**{markdown(self.title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def to_latex(self) -> str:
         """A LaTeX table (package booktabs); winners in bold, the conditions in its caption."""
-        frame = self.frame.map(lambda cell: _marked(cell, latex, r"\textbf{{{}}}", r"\underline{{{}}}"))
+        frame = self.frame.map(lambda cell: _marked(cell, latex, r"\textbf{{{}}}"))
         levels = [[_latex_title(title) for title in level] for level in zip(*self.titles, strict=True)]
         frame.columns = pd.MultiIndex.from_arrays(levels) if len(levels) > 1 else pd.Index(levels[0])
         caption = latex(f"{self.title}. {self.conditions}" if self.conditions else self.title)
@@ -164,11 +160,17 @@ class Table:
         options = {"caption": caption, "column_format": align, "multicolumn_format": "c"}
         return "% needs \\usepackage{booktabs}\n" + frame.to_latex(index=False, escape=False, **options)
 
-    def texts(self) -> Iterator[tuple[str, str]]:
-        """File extension and text of every format."""
+    def write(self, folder: Path) -> None:
+        """Write every format."""
         writers = {"csv": self.to_csv, "md": self.to_markdown, "tex": self.to_latex}
         for extension in self.formats:
-            yield extension, writers[extension]()
+            write_text(folder / f"{self.name}.{extension}", writers[extension]())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file and its folder, the same on every platform."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8"))
 
 
 def make_frame(columns: Sequence[str | tuple[str, ...]], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
@@ -201,9 +203,10 @@ def difference_cell(difference: Difference | None, digits: int = 2) -> Cell:
     return Cell(points(difference.mean, digits), detail, {**values, "seeds": difference.n})
 
 
-def percent_cell(value: float | None, digits: int = 2, bold: bool = False, underlined: bool = False) -> Cell:
-    """One fraction in percent."""
-    return Cell(percent(value, digits), "", {"": _percent(value)}, bold, underlined)
+def percent_cell(value: float | None, digits: int = 2, bold: bool = False, shown: Callable = percent) -> Cell:
+    """One fraction in percent, or shown as `points`; a dash for none or NaN."""
+    known = None if value is None or np.isnan(value) else float(value)
+    return Cell(shown(known, digits), "", {"": _percent(known)}, bold)
 
 
 def latex(text: str) -> str:
@@ -222,9 +225,8 @@ def _latex_title(title: str) -> str:
     return f"$A_{{\\mathrm{{{title[2:]}}}}}$" if title in _SUBSCRIPTS else latex(title)
 
 
-def _marked(cell: Cell, escape: Callable[[str], str], bold: str, underline: str) -> str:
+def _marked(cell: Cell, escape: Callable[[str], str], bold: str) -> str:
     text = bold.format(escape(cell.text)) if cell.bold else escape(cell.text)
-    text = underline.format(text) if cell.underlined else text
     return f"{text} {escape(cell.detail)}" if cell.detail else text
 
 

@@ -14,9 +14,8 @@ from pilot_tal.record.run_dir import RESULT, Run, damaged, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
 from pilot_tal.results.findings import Finding
 from pilot_tal.results.formats import clean, slug
-from pilot_tal.results.groups import BASELINE, Group, Reference, Values, Variant
-from pilot_tal.results.paper import method_place
-from pilot_tal.results.study import Study
+from pilot_tal.results.study import BASELINE, Group, Reference, Study, Values, Variant
+from pilot_tal.results.tables import method_place
 
 # Okabe and Ito's palette, distinct for colour-blind readers, and a few more.
 _COLOURS = {NO_LOSS: "#7f7f7f", BASELINE: "#0072b2", "tal": "#d55e00"}
@@ -46,38 +45,47 @@ def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) ->
         return paths
     given = [given_path(path, "the folder of the runs") for path in paths]
     runs: list[Run] = []
-    failures: dict[Path, UserError] = {}
+    remarks: list[Finding] = []
+    failure: UserError | None = None
     for path in find_runs(given):
         try:
             runs.append(_read(path))
         except UserError as error:
             if path in given:
                 raise
-            failures[path] = error
-    if not runs:
-        raise next(iter(failures.values()))
-    left_out = [
-        Finding("unreadable_run", "warning", {"run": clean(path.name), "reason": clean(error)})
-        for path, error in failures.items()
-    ]
-    study = make_study(runs, left_out)
-    return study if baseline == BASELINE else study.with_baseline(baseline)
-
-
-def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
-    """Sort runs into groups and variants; `left_out` are findings on runs that are not among them."""
-    found: dict[tuple, Group] = {}
-    variants: dict[tuple, Variant] = {}
-    remarks = list(left_out)
+            failure = failure or error
+            remarks.append(Finding("unreadable_run", "warning", {"run": clean(path.name), "reason": clean(error)}))
+    if failure and not runs:
+        raise failure
     full = [run for run in runs if not run.record.quick]
     if any(run.finished for run in full) and len(full) < len(runs):
         remarks.append(Finding("quick_runs", "note", {"n": len(runs) - len(full)}))
         runs = full
+    study = Study(_sort(runs, remarks), remarks)
+    return study if baseline == BASELINE else study.with_baseline(baseline)
+
+
+def _read(path: Path) -> Run:
+    """Read a run and compute its metrics, so that a damaged one is found here."""
+    run = load_run(path)
+    try:
+        _ = run.metrics  # computed from the predictions, and kept
+    except UserError as error:
+        raise damaged(path / RESULT, str(error)) from error
+    return run
+
+
+def _sort(runs: Sequence[Run], remarks: list[Finding]) -> list[Group]:
+    """Sort runs into groups and variants, and name them; a run that repeats another is left out with a remark."""
+    found: dict[tuple, Group] = {}
+    variants: dict[tuple, Variant] = {}
     for run in runs:
-        record, data = run.record, _data(run.record)
-        rho = record.stream.task_rho  # with it the counts of a class depend on its task, and so on the seed
+        record, stream = run.record, run.record.stream
+        # The same for all seeds, whose class orders differ.
+        data = tuple(sorted(zip(stream.class_order, stream.class_names, stream.train_counts, strict=True)))
+        rho = stream.task_rho  # with it the counts of a class depend on its task, and so on the seed
         images = data if rho == 1 else (rho, record.data.checksum)
-        key = (record.data.name, record.method.name, record.stream.task_sizes, record.method.fidelity, images)
+        key = (record.data.name, record.method.name, stream.task_sizes, record.method.fidelity, images)
         group = found.setdefault(key, Group(record, data))
         shared, own = _values(record)
         identity = (key, record.engine.name, record.loss.name, shared, own)
@@ -91,35 +99,16 @@ def make_study(runs: Sequence[Run], left_out: Iterable[Finding] = ()) -> Study:
             names = {"run": clean(run.path.name), "first": clean(first.path.name)}
             remarks.append(Finding("repeated_run", "warning", names))
     groups = sorted(found.values(), key=_group_order)
-    _give_colours([variant for group in groups for variant in group.variants])
+    _give_colours([*variants.values()])
     for group in groups:
         group.variants.sort(key=_variant_order)
-        kin = [mate for mate in groups if (mate.dataset, mate.method) == (group.dataset, group.method)]
+        kin = [mate for mate in _alike(group, groups) if mate.method == group.method]
         _label_variants(group.variants, [variant for mate in kin for variant in mate.variants])
-    _note_data(groups)
+        _note_data(group, groups)
     for group in groups:
-        group.references = sorted(_references(group, groups), key=lambda reference: reference.joint)
-    bounds = {reference.variant for group in groups for reference in group.references if reference.joint}
-    for group in groups:
-        group.is_bound = not bounds.isdisjoint(group.variants)
+        group.references = [*_references(group, _alike(group, groups))]
     _name_files(groups, lambda g: f"{g.dataset} {g.data_note} {g.method} {g.tasks_title} {g.fidelity}")
-    return Study(groups, remarks)
-
-
-def _read(path: Path) -> Run:
-    """Read a run and compute its metrics, so that a damaged one is found here."""
-    run = load_run(path)
-    try:
-        _ = run.metrics  # computed from the predictions, and kept
-    except UserError as error:
-        raise damaged(path / RESULT, str(error)) from error
-    return run
-
-
-def _data(record: RunRecord) -> tuple[tuple[int, str, int], ...]:
-    """The same for all seeds, whose class orders differ."""
-    stream = record.stream
-    return tuple(sorted(zip(stream.class_order, stream.class_names, stream.train_counts, strict=True)))
+    return groups
 
 
 def _values(record: RunRecord) -> tuple[Values, Values]:
@@ -134,23 +123,24 @@ def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
     return {_SHOWN_AS.get(name, name): value for name, value in values.items()}
 
 
-def _references(group: Group, groups: Sequence[Group]) -> Iterator[Reference]:
-    """Training-free methods on the same data and tasks, and the method itself on one task, all with the same ViT."""
-    trained = [variant for variant in group.finished_variants() if variant.trains]
-    alike = [other for other in groups if (other.dataset, other.data) == (group.dataset, group.data)]
-    own = {other.method for other in alike if (other.fidelity, other.task_sizes) == (group.fidelity, group.task_sizes)}
-    for other in alike if trained else ():
-        same_fidelity = other.fidelity == group.fidelity
-        joint = other.method == group.method and same_fidelity and len(other.task_sizes) == 1 < len(group.task_sizes)
-        free = other.method != group.method and other.task_sizes == group.task_sizes
-        if not joint and not (free and (same_fidelity or other.method not in own)):
-            continue
-        for variant in other.finished_variants():
-            same_vit = any(_vit(variant) == _vit(mate) for mate in trained)
-            if variant.trains == joint and same_vit:
-                extra = f" ({variant.options_label})" if variant.options_label else ""
-                title = f"Joint: {variant.label}" if joint else f"{other.method_title}{extra}"
-                yield Reference(title, variant, joint)
+def _alike(group: Group, groups: Sequence[Group]) -> list[Group]:
+    return [mate for mate in groups if (mate.dataset, mate.data) == (group.dataset, group.data)]
+
+
+def _references(group: Group, alike: Sequence[Group]) -> Iterator[Reference]:
+    """Training-free methods with the same tasks and ViT, of the groups with the same data.
+
+    One run with another fidelity only is a reference too.
+    """
+    vits = {_vit(variant) for variant in group.finished_variants() if variant.trains}
+    others = [mate for mate in alike if mate.task_sizes == group.task_sizes and mate.method != group.method]
+    own = {other.method for other in others if other.fidelity == group.fidelity}
+    for other in others:
+        if other.fidelity == group.fidelity or other.method not in own:
+            for variant in other.finished_variants():
+                if not variant.trains and _vit(variant) in vits:
+                    extra = f" ({variant.options_label})" if variant.options_label else ""
+                    yield Reference(f"{other.method_title}{extra}", variant)
 
 
 def _vit(variant: Variant) -> tuple:
@@ -181,52 +171,41 @@ def _group_order(group: Group) -> tuple:
     known = list(CARDS)
     dataset = known.index(group.dataset) if group.dataset in known else len(known)
     names = (dataset, group.dataset_title, group.dataset, method_place(group))
-    tasks = len(group.task_sizes)
-    return (*names, tasks == 1, tasks, group.task_sizes, group.fidelity, group.data)
+    return (*names, len(group.task_sizes), group.task_sizes, group.fidelity, group.data)
 
 
 def _label_variants(variants: list[Variant], kin: list[Variant]) -> None:
-    """Name each variant by its loss and the settings that tell it from its `kin`: those of its dataset and method."""
+    """Name each variant by its loss and the settings that tell it from its `kin`: those of its data and method."""
     engines = {variant.engine for variant in variants}
     for variant in variants:
-        mates, others = ([a for a in group if a.engine == variant.engine] for group in (variants, kin))
-        options = _distinct([a.shared for a in mates], [a.shared for a in others], variant.shared)
-        variant.options_label = ", ".join(options)
-        own, own_others = ([a.own for a in group if a.loss == variant.loss] for group in (mates, others))
-        variant.own_options_label = ", ".join(_distinct(own, own_others, variant.own))
+        mates = [mate for mate in kin if mate.engine == variant.engine]
+        own = [mate.own for mate in mates if mate.loss == variant.loss]
+        variant.options_label = _distinct([mate.shared for mate in mates], variant.shared)
+        variant.own_options_label = _distinct(own, variant.own)
         engine = variant.record.engine.title if len(engines) > 1 else ""
         extra = ", ".join(filter(None, (engine, variant.options_label, variant.own_options_label)))
         variant.label = clean(f"{variant.loss_title} ({extra})" if extra else variant.loss_title)
     _name_files(variants, lambda variant: variant.label)
 
 
-def _distinct(mates: list[Values], kin: list[Values], values: Values) -> list[str]:
-    """`key=value` for each key on which the kin do not agree; those of the data count among mates only."""
-    here, everywhere = (set.intersection(*map(set, group)) for group in (mates, kin))
-    different = [pair for pair in values if pair not in (here if pair[0].startswith("data.") else everywhere)]
-    if _recipes_tell(mates):
-        different = [pair for pair in different if pair[0] != _CHECKSUM]
-    return [f"{key.split('.')[-1]}=" + _DIGEST.sub(r"\1", value) for key, value in different]
+def _distinct(mates: list[Values], values: Values) -> str:
+    """`key=value` for each key on which the mates differ, the checksum of the data only if nothing else tells it."""
+    common = set.intersection(*map(set, mates))
+    data = {tuple(pair for pair in mate if pair[0].startswith("data.")) for mate in mates}
+    recipes = {tuple(pair for pair in pairs if pair[0] != _CHECKSUM) for pairs in data}
+    told = {_CHECKSUM} if len(recipes) == len(data) else {}
+    shown = [(key, value) for key, value in values if (key, value) not in common and key not in told]
+    return ", ".join(f"{key.split('.')[-1]}=" + _DIGEST.sub(r"\1", value) for key, value in shown)
 
 
-def _recipes_tell(mates: list[Values]) -> bool:
-    """Whether each recipe of the data has one checksum, which then needs no mention."""
-    data = {tuple(pair for pair in values if pair[0].startswith("data.")) for values in mates}
-    return len({tuple(pair for pair in pairs if pair[0] != _CHECKSUM) for pairs in data}) == len(data)
-
-
-def _note_data(groups: Sequence[Group]) -> None:
-    """Note what distinguishes the data of groups with the same dataset and number of classes."""
-    kinds: dict[tuple[str, int], list[tuple]] = {}
-    for group in groups:
-        kind = kinds.setdefault((group.dataset, len(group.data)), [])
-        kind += [group.data] if group.data not in kind else []
-    for group in groups:
-        data = kinds[group.dataset, len(group.data)]
-        counts = [[count for *_, count in classes] for classes in data]
-        ranges = [f"{min(c)}–{max(c)} images per class" for c in counts]
-        notes = ranges if len({*ranges}) == len(data) else [f"data {i}" for i in range(1, len(data) + 1)]
-        group.data_note = notes[data.index(group.data)] if len(data) > 1 else ""
+def _note_data(group: Group, groups: Sequence[Group]) -> None:
+    """Note what distinguishes the data from those of groups with the same dataset and number of classes."""
+    alike = [mate.data for mate in groups if (mate.dataset, len(mate.data)) == (group.dataset, len(group.data))]
+    counts = {data: [count for *_, count in data] for data in alike}
+    ranges = [f"{min(found)}–{max(found)} images per class" for found in counts.values()]
+    if len(counts) > 1:
+        place = [*counts].index(group.data)
+        group.data_note = ranges[place] if len({*ranges}) == len(ranges) else f"data {place + 1}"
 
 
 def _name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:

@@ -1,13 +1,19 @@
-"""The tables of the report. Bold: the paired 95 % interval against the runner-up excludes 0."""
+"""The tables of the report and the paper's numbers. Bold: the paired 95 % interval to the runner-up excludes 0."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
+from data_lt import CARDS, read_manifest
+from data_lt.options import DataOptions
 from pilot_tal.metrics import AFTER_TASK, DEFINITIONS
-from pilot_tal.record.run_record import NO_LOSS, RunRecord
+from pilot_tal.record.run_record import NO_LOSS
 from pilot_tal.record.states import state_of
 from pilot_tal.results.formats import (
     Cell,
@@ -20,10 +26,11 @@ from pilot_tal.results.formats import (
     points,
     spread_cell,
 )
-from pilot_tal.results.groups import Group, Variant, winner
-from pilot_tal.results.paper import method_place, paper_numbers
-from pilot_tal.results.study import Study
+from pilot_tal.results.study import Group, Study, Variant, winner
 
+EPOCHS, BACKBONE = 20, "vit_base_patch16_224"  # the paper's
+_OF_GROUP = ("tasks", "init_cls", "increment", "fidelity")  # changed settings that make another group
+_OF_DATA = {field.name for field in fields(DataOptions)}
 _COMPARED = ("a_mean", "a_tail")
 _LEVELS = ("a_mean", "a_tail", "a_head")
 _CSV = ("csv",)
@@ -44,12 +51,48 @@ def conditions(groups: Sequence[Group], path: bool = True) -> dict[str, str]:
     for group in groups:
         for variant in group.finished_variants():
             for name, value in _of(group, variant).items():
-                found.setdefault(name, {}).update({clean(value): None} if value else {})
-    if not path:
-        found.pop("Images", None)
+                if value and (path or name != "Images"):
+                    found.setdefault(name, {})[clean(value)] = None
+    shown = {name: " / ".join([*values][:_MOST_VALUES]) for name, values in found.items()}
     more = {name: len(values) - _MOST_VALUES for name, values in found.items()}
-    shown = {name: " / ".join([*values][:_MOST_VALUES]) for name, values in found.items() if values}
     return {name: text + (f" / {more[name]} more" if more[name] > 0 else "") for name, text in shown.items()}
+
+
+def _of(group: Group, variant: Variant) -> dict[str, str]:
+    record = variant.record
+    backbone, stream, settings = record.backbone, record.stream, record.method.settings if variant.trains else {}
+    weights = backbone.weights + (f", checksum {backbone.checksum[:12]}" if backbone.checksum else "")
+    sizes, train = stream.task_sizes, stream.train_counts
+    tests = sum(next(iter(variant.runs.values())).metrics["per_class"]["test_images"])
+    last = record.environment[-1] if record.environment else {}
+    software = {"pilot_tal": last.get("pilot_tal"), "Python": last.get("python")}
+    software |= {name: (last.get("packages") or {}).get(name) for name in ("torch", "timm", "numpy")}
+    versions = ", ".join(f"{name} {version}" for name, version in software.items() if version)
+    return {
+        "Dataset": f"{group.dataset_title}: {number(len(train), 'class', 'classes')}, {sum(train)} training images "
+        f"({max(train)} to {min(train)} per class), {tests} test images",
+        "Images": str(last.get("images") or ""),
+        "Data checksum": (record.data.checksum or "")[:12],
+        "Backbone": f"{backbone.name} (weights {weights})",
+        "Image size": f"{backbone.img_size} pixels" if backbone.img_size else "the backbone's own",
+        "Normalisation": stream.normalize,
+        "Transform": stream.transform,
+        "Epochs": str(settings.get("tuned_epoch", "")),
+        "Batch size": str(settings.get("batch_size", "")),
+        "Optimizer": str(settings.get("optimizer", "")),
+        "Learning rate": ", ".join(str(settings[key]) for key in ("init_lr", "scheduler") if key in settings),
+        "Tasks": f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}" if len({*sizes}) == 1 else _sum(sizes),
+        "Class order": stream.order,
+        "Seeds": ", ".join(map(str, variant.seeds)),
+        "Fidelity": group.fidelity,
+        "Precision": backbone.precision,
+        "Engine": record.engine.title,
+        "Software": "; ".join(filter(None, (versions, last.get("device")))),
+    }
+
+
+def _sum(sizes: Sequence[int]) -> str:
+    return "+".join(map(str, sizes))
 
 
 def caption(groups: Sequence[Group]) -> str:
@@ -68,19 +111,18 @@ def overview_table(study: Study) -> Table:
     cases = [(group, variant) for group in study.finished for variant in group.finished_variants()]
     papers = [paper_numbers(*case) for case in cases]
     keys = [*_LEVELS, *([] if all(group.even_tests for group in study.finished) else ["a_last"])]
-    columns = ["Dataset", "Method", "Tasks", "Fidelity", "Loss", "Seeds", *(_name(key) for key in keys)]
+    columns = ["Dataset", "Method", "Tasks", "Fidelity", "Loss", "Seeds", *map(_name, keys)]
     columns += [f"Change of {_name(key)} (95 % interval)" for key in _COMPARED]
     columns += [f"Paper {_name(key)}" for key in _COMPARED] if any(papers) else []
-    winners = {
-        (place, key): winner([variant for group, variant in cases if _place(group) == place], key)
-        for place in {_place(group) for group, _ in cases}
-        for key in keys
-    }
+    variants: dict[Place, list[Variant]] = {}
+    for group, variant in cases:
+        variants.setdefault(_place(group), []).append(variant)
+    best = {(place, key): winner(rivals, key) for place, rivals in variants.items() for key in keys}
     rows: list[list[Any]] = []
     for (group, variant), paper in zip(cases, papers, strict=True):
         row: list[Any] = [group.dataset_title, group.method_title, len(group.task_sizes), group.fidelity]
         row += [variant.label, len(variant.seeds)]
-        row += [spread_cell(variant.spread(key), winners[_place(group), key] is variant) for key in keys]
+        row += [spread_cell(variant.spread(key), best[_place(group), key] is variant) for key in keys]
         row += [difference_cell(group.difference(variant, key)) for key in _COMPARED]
         row += [percent_cell(getattr(paper, key, None)) for key in _COMPARED] if any(papers) else []
         rows.append(row)
@@ -90,35 +132,58 @@ def overview_table(study: Study) -> Table:
 
 def paper_layout_table(study: Study) -> Table:
     """Methods as rows, "+ loss" below them, datasets × tasks as columns: the layout of the paper's table."""
-    places = list(dict.fromkeys(_place(group) for group in study.finished))
-    titles = _place_titles(places)
-    keys = [(place, key) for place in places for key in _COMPARED]
-    methods = _methods(study)
-    everything = [variants for rows in methods.values() for variants in rows.values()]
-    tops = {k: winner([v[k[0]] for v in everything if k[0] in v], k[1]) for k in keys} if len(methods) > 1 else {}
-    cells: list[list[Any]] = []
-    for method, rows in methods.items():
-        best = {k: winner([v[k[0]] for v in rows.values() if k[0] in v], k[1]) for k in keys}
-        below = any(loss == study.baseline for loss, _ in rows)
-        for (loss, own), variants in rows.items():
-            row: list[Any] = [_row_name(study, method, loss, own, variants, below)]
-            for place, key in keys:
-                found = variants.get(place)
-                mean = found.spread(key) if found else None
-                bold, top = (found is not None and w is found for w in (best[place, key], tops.get((place, key))))
-                row.append(percent_cell(mean.mean if mean else None, bold=bold, underlined=top))
-            cells.append(row)
+    places = list(dict.fromkeys(map(_place, study.finished)))
+    alike = Counter((dataset, len(sizes)) for dataset, sizes in places)
+    columns: list[str | tuple[str, ...]] = [("Method",)]
+    for dataset, sizes in places:
+        extra = f" ({_sum(sizes)})" if alike[dataset, len(sizes)] > 1 else ""
+        columns += [(dataset, f"{len(sizes)}-task{extra}", _name(key)) for key in _COMPARED]
+    rows: list[list[Any]] = []
+    for method, losses in _methods(study).items():
+        below = any(loss == study.baseline for loss, _ in losses)
+        first = len(rows)
+        rows += [[_row_name(study, method, *loss, variants, below)] for loss, variants in losses.items()]
+        for place in places:
+            rivals = [variants.get(place) for variants in losses.values()]
+            for key in _COMPARED:
+                best = winner([variant for variant in rivals if variant], key)
+                for row, variant in zip(rows[first:], rivals, strict=True):
+                    mean = variant.spread(key) if variant else None
+                    row.append(percent_cell(mean.mean if mean else None, bold=mean is not None and variant is best))
     title = "Accuracy over all classes and over the tail, percent, means over seeds; bold is the best of a method"
-    title += ", underlined the best of all" if tops else ""
-    columns: list[str | tuple[str, ...]] = [("Method",), *((*titles[place], _name(key)) for place, key in keys)]
-    return Table("paper_layout", title, make_frame(columns, cells), conditions=caption(study.finished))
+    return Table("paper_layout", title, make_frame(columns, rows), conditions=caption(study.finished))
+
+
+def _methods(study: Study) -> dict[str, dict[tuple[str, str], dict[Place, Variant]]]:
+    """Title of a method → (loss, options) → column → variant; settings that tell two methods apart are in the title."""
+    groups = sorted(study.finished, key=lambda group: (method_place(group), group.fidelity))
+    cases = [(group, variant) for group in groups for variant in group.finished_variants()]
+    fidelities = {group.fidelity for group, variant in cases if variant.trains}
+    engines = {variant.engine for _, variant in cases}
+    methods: dict[str, dict[tuple[str, str], dict[Place, Variant]]] = {}
+    for group, variant in cases:
+        extra = [group.fidelity] if len(fidelities) > 1 else []
+        extra += [variant.record.engine.title] if len(engines) > 1 else []
+        extra += [variant.options_label] if variant.options_label else []
+        title = clean(f"{group.method_title} ({', '.join(extra)})" if extra else group.method_title)
+        rows = methods.setdefault(title, {})
+        rows.setdefault((variant.loss, variant.own_options_label), {})[_place(group)] = variant
+    return methods
+
+
+def _row_name(study: Study, method: str, loss: str, own: str, variants: dict[Place, Variant], below: bool) -> str:
+    """The method for the baseline and for training-free ones; `+ TAL` below its baseline, otherwise `L2P + TAL`."""
+    if loss in (study.baseline, NO_LOSS):
+        return method
+    title = next(iter(variants.values())).loss_title
+    added = clean(f"+ {title}" + (f" ({own})" if own else ""))
+    return added if below else f"{method} {added}"
 
 
 def metrics_table(group: Group) -> Table:
     """All metrics of one group: a row per variant and per reference."""
     keys, rows = _metrics(group), group.rows()
-    rivals = group.finished_variants() + [reference.variant for reference in group.references if not reference.joint]
-    best = {key: winner(rivals, key) for key in keys}
+    best = {key: winner([variant for _, variant in rows], key) for key in keys}
     cells = [
         [label, len(variant.seeds), *(spread_cell(variant.spread(key), best[key] is variant) for key in keys)]
         for label, variant in rows
@@ -144,11 +209,9 @@ def changes_table(group: Group) -> Table | None:
 
 def tasks_table(group: Group) -> Table:
     """What each variant and each training-free reference reaches after each task."""
-    joint = [reference.variant for reference in group.references if reference.joint]
-    rows = [(label, variant) for label, variant in group.rows() if variant not in joint]
-    values = [(label, [variant.mean_over_seeds(key) for key in AFTER_TASK]) for label, variant in rows]
+    values = [(label, [variant.mean_over_seeds(key) for key in AFTER_TASK]) for label, variant in group.rows()]
     cells = [
-        [task + 1, label, *(percent_cell(_known(found[task])) for found in lists)]
+        [task + 1, label, *(percent_cell(found[task]) for found in lists)]
         for task in range(len(group.task_sizes))
         for label, lists in values
     ]
@@ -180,7 +243,7 @@ def runs_table(group: Group) -> Table:
     keys = [key for key in ("a_mean", "a_tail", "a_head", "a_avg", "a_wavg", "forgetting") if key in _metrics(group)]
     cells = [
         [seed, variant.label, *(percent_cell(run.metrics.get(key)) for key in keys), clean(run.path.name)]
-        for seed in sorted({seed for variant in group.variants for seed in variant.seeds})
+        for seed in sorted({run.record.seed for run in group.runs})
         for variant in group.finished_variants()
         if (run := variant.runs.get(seed))
     ]
@@ -190,8 +253,7 @@ def runs_table(group: Group) -> Table:
 
 def classes_table(group: Group) -> Table:
     """Every class of one group, from many training images to few."""
-    compared, classes = group.compared_variants(), group.classes()
-    rows = group.rows()
+    compared, classes, rows = group.compared_variants(), group.classes(), group.rows()
     columns: list[str | tuple[str, ...]] = [("Class",), ("Original index",), ("Part",), ("Training images",)]
     columns += [(label, name) for label, _ in rows for name in ("Accuracy", "Precision")]
     columns += [(f"{variant.label} − {group.baseline_title}", "Accuracy") for variant in compared]
@@ -200,8 +262,8 @@ def classes_table(group: Group) -> Table:
     cells = [
         [
             *(classes.names[k], classes.originals[k], "tail" if classes.tail[k] else "head", classes.counts[k]),
-            *(percent_cell(_known(found[k]), digits=1) for found in values),
-            *(_points_cell(_known(found[k])) for found in differences),
+            *(percent_cell(found[k], digits=1) for found in values),
+            *(percent_cell(found[k], digits=1, shown=points) for found in differences),
         ]
         for k in classes.order
     ]
@@ -231,87 +293,75 @@ def _metrics(group: Group) -> list[str]:
     return [key for key in known if key != "a_last" or not group.even_tests]
 
 
-def _points_cell(value: float | None) -> Cell:
-    return Cell(points(value, 1), values={"": None if value is None else 100 * value})
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
 def _place(group: Group) -> Place:
     return (group.dataset_title, group.task_sizes)
 
 
-def _row_name(study: Study, method: str, loss: str, own: str, variants: dict[Place, Variant], below: bool) -> str:
-    """The method for the baseline and for training-free ones; `+ TAL` below its baseline, otherwise `L2P + TAL`."""
-    if loss in (study.baseline, NO_LOSS):
-        return method
-    title = next(iter(variants.values())).loss_title
-    added = clean(f"+ {title}" + (f" ({own})" if own else ""))
-    return added if below else f"{method} {added}"
+@dataclass(frozen=True)
+class PaperNumbers:
+    """A_Mean and A_Tail as fractions."""
+
+    a_mean: float
+    a_tail: float
 
 
-def _place_titles(places: Sequence[Place]) -> dict[Place, tuple[str, str]]:
-    """Dataset and tasks of each column, with the sizes of the tasks where they tell columns apart."""
-    names = Counter((dataset, len(sizes)) for dataset, sizes in places)
-    extra = {(d, s): f" ({'+'.join(map(str, s))})" if names[d, len(s)] > 1 else "" for d, s in places}
-    return {(d, s): (d, f"{len(s)}-task{extra[d, s]}") for d, s in places}
+@cache
+def paper_table() -> dict[tuple[str, str, int, str], PaperNumbers]:
+    """(method, dataset, tasks, loss) → the paper's numbers with pretrained models."""
+    with (files("pilot_tal.results") / "paper_ptm_table.csv").open(encoding="utf-8") as file:
+        table = pd.read_csv(file, comment="#").set_index(["method", "dataset", "tasks", "loss"])
+    return {key: PaperNumbers(a_mean / 100, a_tail / 100) for key, a_mean, a_tail in table.itertuples()}
 
 
-def _methods(study: Study) -> dict[str, dict[tuple[str, str], dict[Place, Variant]]]:
-    """Title of a method → (loss, options) → column → variant; settings that tell two methods apart are in the title."""
-    groups = sorted(study.finished, key=lambda group: (method_place(group), group.fidelity))
-    cases = [(group, variant) for group in groups for variant in group.finished_variants()]
-    fidelities = {group.fidelity for group, variant in cases if variant.trains}
-    engines = {variant.engine for _, variant in cases}
-    methods: dict[str, dict[tuple[str, str], dict[Place, Variant]]] = {}
-    for group, variant in cases:
-        extra = [group.fidelity] if len(fidelities) > 1 else []
-        extra += [variant.record.engine.title] if len(engines) > 1 else []
-        extra += [variant.options_label] if variant.options_label else []
-        title = clean(f"{group.method_title} ({', '.join(extra)})" if extra else group.method_title)
-        rows = methods.setdefault(title, {})
-        rows.setdefault((variant.loss, variant.own_options_label), {})[_place(group)] = variant
-    return methods
+def table_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
+    """The paper's numbers for this dataset, method, number of tasks and loss, whatever the other settings."""
+    return paper_table().get((group.method, group.dataset, len(group.task_sizes), variant.loss))
 
 
-def _of(group: Group, variant: Variant) -> dict[str, str]:
-    record = variant.record
-    backbone, stream, settings = record.backbone, record.stream, record.method.settings
-    weights = backbone.weights + (f", checksum {backbone.checksum[:12]}" if backbone.checksum else "")
-    trained = {key: str(value) for key, value in settings.items() if variant.trains}
-    sizes, train = stream.task_sizes, stream.train_counts
-    even = len({*sizes}) == 1
-    tests = sum(next(iter(variant.runs.values())).metrics["per_class"]["test_images"])
-    return {
-        "Dataset": f"{group.dataset_title}: {number(len(train), 'class', 'classes')}, {sum(train)} training images "
-        f"({max(train)} to {min(train)} per class), {tests} test images",
-        "Images": str(record.environment[-1].get("images") or "") if record.environment else "",
-        "Data checksum": (record.data.checksum or "")[:12],
-        "Backbone": f"{backbone.name} (weights {weights})",
-        "Image size": f"{backbone.img_size} pixels" if backbone.img_size else "the backbone's own",
-        "Normalisation": stream.normalize,
-        "Transform": stream.transform,
-        "Epochs": trained.get("tuned_epoch", ""),
-        "Batch size": trained.get("batch_size", ""),
-        "Optimizer": trained.get("optimizer", ""),
-        "Learning rate": ", ".join(trained[key] for key in ("init_lr", "scheduler") if key in trained),
-        "Tasks": f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}" if even else "+".join(map(str, sizes)),
-        "Class order": stream.order,
-        "Seeds": ", ".join(map(str, variant.seeds)),
-        "Fidelity": group.fidelity,
-        "Precision": backbone.precision,
-        "Engine": record.engine.title,
-        "Software": _software(record),
-    }
+def paper_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
+    """The paper's numbers for this variant; None where it has none or the setting is not the paper's."""
+    found = table_numbers(group, variant)
+    return found if found and not departures(group, variant) else None
 
 
-def _software(record: RunRecord) -> str:
-    if not record.environment:
-        return ""
-    last = record.environment[-1]
-    found = {"pilot_tal": last.get("pilot_tal"), "Python": last.get("python")}
-    found |= {name: (last.get("packages") or {}).get(name) for name in ("torch", "timm", "numpy")}
-    versions = ", ".join(f"{name} {version}" for name, version in found.items() if version)
-    return f"{versions}; {last['device']}" if last.get("device") else versions
+def method_place(group: Group) -> tuple:
+    """Sorts the paper's methods in its order, and others behind them by title."""
+    known = list(dict.fromkeys(method for method, *_ in paper_table()))
+    place = known.index(group.method) if group.method in known else len(known)
+    return (place, group.method_title, group.method)
+
+
+def departures(group: Group, variant: Variant) -> list[str]:
+    """What differs from the paper's setting, for a dataset and method of the paper."""
+    record, card, sizes = variant.record, CARDS[group.dataset], group.task_sizes
+    found = ["a quick run of a few steps"] if record.quick else []
+    if sum(sizes) != card.classes:
+        found.append(f"{number(sum(sizes), 'class', 'classes')} instead of {card.classes}")
+    elif max(sizes) - min(sizes) > 1:
+        found.append(f"tasks of {' + '.join(map(str, sizes))} classes instead of equal ones")
+    if group.fidelity != "pilot":
+        found.append(f"fidelity {group.fidelity} instead of pilot")
+    epochs = record.method.settings.get("tuned_epoch")
+    if epochs != EPOCHS:
+        found.append(f"{epochs or 'an unknown number of'} epochs instead of {EPOCHS}")
+    if not record.backbone.name.removeprefix("pretrained_").startswith(BACKBONE):
+        found.append(f"backbone {record.backbone.name} instead of {BACKBONE}")
+    # The other settings that are not the defaults of method, dataset and loss.
+    other_split = record.data.checksum not in (None, _shipped_checksum(group.dataset))
+    skipped = {*_OF_GROUP, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
+    found += [
+        f"{name} {_plain(value)}" + ("" if default is None else f" instead of {_plain(default)}")
+        for name, (value, default) in record.changed.items()
+        if name not in skipped
+    ]
+    named = record.changed.keys() & _OF_DATA or sum(sizes) != card.classes
+    return [*found, "another split of the images"] if other_split and not named else found
+
+
+@cache
+def _shipped_checksum(dataset: str) -> str:
+    return read_manifest(dataset).checksum
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

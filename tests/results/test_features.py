@@ -10,7 +10,7 @@ from helpers.images import make_images
 
 from data_lt.errors import UserError
 from pilot_tal.results import load_study
-from pilot_tal.results.plots_overview import feature_maps
+from pilot_tal.results.images import feature_maps
 
 
 class UMAP:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -136,15 +135,6 @@ def test_pages_of_large_studies_have_the_main_plots_only(tmp_path, monkeypatch):
     assert counts[1] == [3, 3] and min(counts[2]) > 8
 
 
-def test_download_all_holds_every_file(mixed_report):
-    folder = mixed_report.parent
-    assert "report.zip" in read(mixed_report).values("href")
-    with zipfile.ZipFile(folder / "report.zip") as archive:
-        names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {"report.zip"}
-        assert set(archive.namelist()) == names
-        assert archive.read("index.html") == mixed_report.read_bytes()
-
-
 def test_short_tables_come_in_three_formats_and_long_ones_as_csv(demo_report):
     group = "demo-lt-l2p-5-tasks-pilot"
     short = {
@@ -187,7 +177,7 @@ def test_names_are_escaped_in_every_file(mixed_report):
     text = " ".join(part for page in pages(mixed_report) for part in read(page).text)
     assert '<script>alert("x")</script> $x_1$ | a*b_c* \\input{b} & 100%' in text
     for path in mixed_report.parent.rglob("*"):
-        if path.is_file() and path.suffix != ".zip":
+        if path.is_file():
             content = path.read_text(encoding="utf-8")
             assert "\x00" not in content and "\u202e" not in content
             if path.suffix != ".csv":
@@ -233,7 +223,7 @@ def test_command_writes_beside_the_runs(tmp_path):
     assert done.returncode == 0 and (tmp_path / "elsewhere" / "index.html").is_file()
     # Two processes, hence two hash seeds: the same runs give the same bytes.
     files = [path.relative_to(tmp_path / "elsewhere") for path in (tmp_path / "elsewhere").rglob("*.*")]
-    assert len(files) == 2 + 6 * 3 + 4
+    assert len(files) == 1 + 6 * 3 + 4
     for name in files:
         assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "runs/report" / name).read_bytes(), name
 

@@ -7,9 +7,18 @@ from synthetic_runs import long_tailed_counts, write_comparison, write_run_direc
 from pilot_tal.metrics import mean_interval
 from pilot_tal.results.drawing import Plot, figure, style
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.plots_classes import accuracy_by_class, confusion, difference_by_class
-from pilot_tal.results.plots_overview import group_tradeoff, study_plots
-from pilot_tal.results.plots_tasks import after_task, prompts_picked, tal_over_steps, task_matrix, training_curves
+from pilot_tal.results.plots import (
+    accuracy_by_class,
+    after_task,
+    confusion,
+    difference_by_class,
+    group_tradeoff,
+    prompts_picked,
+    study_plots,
+    tal_over_steps,
+    task_matrix,
+    training_curves,
+)
 
 SMALL = {"task_sizes": (4, 3, 3), "counts": long_tailed_counts(10, 30, 3), "tests": 5, "steps_a_task": 5}
 

@@ -1,4 +1,4 @@
-"""Training-free methods and joint training are rows of their own beside the losses, and lines in plots."""
+"""Training-free methods are rows of their own beside the losses, and lines in plots."""
 
 from io import StringIO
 
@@ -13,13 +13,11 @@ from pilot_tal.results import print_summary, tables
 from pilot_tal.results.drawing import style
 from pilot_tal.results.findings import headline
 from pilot_tal.results.grouping import load_study
-from pilot_tal.results.plots_classes import accuracy_by_class
-from pilot_tal.results.plots_overview import group_tradeoff
-from pilot_tal.results.plots_tasks import after_task
+from pilot_tal.results.plots import accuracy_by_class, after_task, group_tradeoff
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5, "seeds": (1, 2)}
 FREE = {"losses": ((NO_LOSS, -0.2),), "epochs": None}
-TITLES = ["SimpleCIL", "Joint: CE", "Joint: TAL"]
+TITLES = ["SimpleCIL"]
 
 
 def group_of(root, method="l2p", tasks=2):
@@ -28,21 +26,19 @@ def group_of(root, method="l2p", tasks=2):
 
 @pytest.fixture
 def full(tmp_path):
-    """CE and TAL in two tasks, a training-free method, and all classes in one task."""
+    """CE and TAL in two tasks, and a training-free method."""
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, method="simplecil", **SMALL, **FREE)
-    write_comparison(tmp_path, **(SMALL | {"task_sizes": (8,)}))
     return tmp_path
 
 
 def test_references_are_rows_of_the_tables(full):
-    group, free, joint = group_of(full), group_of(full, "simplecil"), group_of(full, tasks=1)
+    group, free = group_of(full), group_of(full, "simplecil")
     assert [reference.title for reference in group.references] == TITLES
     table = tables.metrics_table(group)
     assert [row[0].text for row in table.rows] == ["CE", "TAL", *TITLES]
     tails = [row[list(table.frame.columns).index("A_Tail")].values["mean"] for row in table.rows]
     assert tails[2] == pytest.approx(100 * free.variants[0].spread("a_tail").mean)
-    assert tails[4] == pytest.approx(100 * joint.variants[1].spread("a_tail").mean)
     assert [row[1].text for row in tables.tasks_table(group).rows[:3]] == ["CE", "TAL", "SimpleCIL"]
     overview = tables.overview_table(load_study([full]))
     assert [row[1].text for row in overview.rows if row[4].text == "none"] == ["SimpleCIL"]
@@ -71,13 +67,11 @@ def test_references_are_on_the_terminal_and_shared_findings_once(full):
     assert out.getvalue().count("not the paper's benchmark") == 1
 
 
-def test_joint_training_is_in_no_headline_beside_others(full, tmp_path_factory):
+def test_joint_training_is_a_group_of_its_own(full):
+    write_comparison(full, **(SMALL | {"task_sizes": (8,)}))
+    assert group_of(full).references[1:] == group_of(full, tasks=1).references == []
     (lead,) = headline(load_study([full]))
-    assert lead.kind == "tail_change" and "2 tasks" in lead.values["where"]
-    alone = tmp_path_factory.mktemp("alone")
-    write_comparison(alone, **(SMALL | {"task_sizes": (8,)}))
-    (lead,) = headline(load_study([alone]))
-    assert "1 task" in lead.values["where"]
+    assert (lead.kind, lead.values["comparisons"]) == ("tail_changes", 2)
 
 
 @pytest.mark.parametrize("other", [
@@ -87,13 +81,6 @@ def test_joint_training_is_in_no_headline_beside_others(full, tmp_path_factory):
 def test_references_have_the_same_data_tasks_and_vit(tmp_path, other):
     write_comparison(tmp_path, **SMALL)
     write_comparison(tmp_path, method="simplecil", **(SMALL | FREE | other))
-    assert group_of(tmp_path).references == []
-
-
-@pytest.mark.parametrize("other", [{"method": "lae"}, {"fidelity": "fixed"}, {"counts": [9] * 8}, {"quick": True}])
-def test_joint_references_have_the_same_method_and_data(tmp_path, other):
-    write_comparison(tmp_path, **SMALL)
-    write_comparison(tmp_path, **(SMALL | {"task_sizes": (8,)} | other))
     assert group_of(tmp_path).references == []
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from synthetic_runs import long_tailed_counts, write_comparison
 
 from pilot_tal.results import build_report, load_study
-from pilot_tal.results.thumbnails import CLASSES, SIDE, thumbnails
+from pilot_tal.results.images import CLASSES, SIDE, thumbnails
 
 SMALL = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 2, "seeds": (1,)}
 
