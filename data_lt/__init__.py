@@ -2,7 +2,7 @@
 
 from data_lt.cards import CARDS, DatasetCard, register
 from data_lt.manifest import Manifest, load_manifest, read_manifest
-from data_lt.prepare import LongTailedSet, MissingImages, manifest_from_lists, prepare
+from data_lt.prepare import LongTailedSet, manifest_from_lists, prepare
 from data_lt.split import LAWS, density_counts, exponential_counts, pareto_counts
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "DatasetCard",
     "LongTailedSet",
     "Manifest",
-    "MissingImages",
     "density_counts",
     "exponential_counts",
     "load_manifest",

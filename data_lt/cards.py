@@ -14,11 +14,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """The facts of one long-tailed set.
-
-    `classes`, `images` and `n_max` are None where the user's own folder decides. `make`, where given, is called with
-    the data root before the images are looked for, and creates them unless they exist.
-    """
+    """The facts of one long-tailed set; `classes`, `images` and `n_max` are None where the user's folder decides."""
 
     name: str
     title: str
@@ -41,12 +37,7 @@ class DatasetCard:
     citation: str = ""
     shipped: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)  # default settings of runs on this dataset
-    make: Callable[[Path], None] | None = None
-
-    @property
-    def rho(self) -> float | None:
-        """Imbalance n_max / n_min that the set is built for."""
-        return None if self.n_max is None else self.n_max / self.n_min
+    make: Callable[[Path], None] | None = None  # creates the images below the data root unless they exist
 
     @property
     def archive(self) -> str:

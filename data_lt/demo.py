@@ -21,7 +21,6 @@ VERSION = 2  # of the pictures: raised whenever another picture would come out
 DEMO_SEED = 1993
 N_MAX, N_MIN, TEST_PER_CLASS = 100, 5, 20
 FOLDER = "demo_lt"
-SPLITS = ("train", "test")
 
 # In every font of both groups, and no two alike: no O beside 0 and Θ, no I beside l and 1, one case of K.
 CHARACTERS = "".join(
@@ -62,8 +61,7 @@ def demo_list(split: str) -> list[tuple[str, int]]:
 
 def demo_picture(split: str, char: str, number: int) -> np.ndarray:
     """Picture `number` of a class, 32 × 32 × 3 unsigned bytes; it does not depend on any other."""
-    stream = 1 + SPLITS.index(split)
-    fonts = TRAIN_FONTS if split == "train" else TEST_FONTS
+    stream, fonts = (1, TRAIN_FONTS) if split == "train" else (2, TEST_FONTS)
     # Every class goes through all fonts in an order of its own: three pictures show three fonts.
     order = _rng(stream, ord(char)).permutation(len(fonts))
     return draw(char, fonts[order[number % len(fonts)]], _rng(stream, ord(char), number))
@@ -73,16 +71,13 @@ def build_demo(root: str | Path) -> Path:
     """Draws the demo's images below `root` unless all of them are there, and returns their folder.
 
     The layout is `demo_lt/{train,test}/<class>/<number>.png` with `demo_lt/info.json`. The folder appears whole or not
-    at all. Where an image is missing, all are drawn again.
-
-    Raises:
-        UserError: the folder holds anything else, such as the pictures of another version.
+    at all. Where an image is missing, all are drawn again; pictures of another version are refused.
     """
     folder = Path(root) / FOLDER
     identity = {"dataset": FOLDER, "version": VERSION, "seed": DEMO_SEED}
     jobs = {
         f"{split}/{class_name(char)}/{number:03d}.png": (split, char, number)
-        for split in SPLITS
+        for split in ("train", "test")
         for char, number in demo_list(split)
     }
     if folder.exists():
@@ -91,9 +86,8 @@ def build_demo(root: str | Path) -> Path:
         except (UserError, AttributeError):
             ours = False
         if not ours:
-            raise UserError(
-                f"{folder} holds other images than the demo's: remove the folder, or give another data root"
-            )
+            remedy = "remove the folder, or give another data root"
+            raise UserError(f"{folder} holds other images than the demo's: {remedy}")
         if all((folder / path).exists() for path in jobs):
             return folder
     pixels = hashlib.sha256()
@@ -104,15 +98,7 @@ def build_demo(root: str | Path) -> Path:
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).save(temporary / path)
             bar.update(1)
-        info = {
-            **identity,
-            "classes": {class_name(char): char for char in CHARACTERS},
-            "train_counts": demo_counts(),
-            "test_per_class": TEST_PER_CLASS,
-            "train_fonts": TRAIN_FONTS,
-            "test_fonts": TEST_FONTS,
-            "pixels_sha256": pixels.hexdigest(),
-        }
+        info = {**identity, "train_counts": demo_counts(), "pixels_sha256": pixels.hexdigest()}
         write_json(temporary / "info.json", info)
     return folder
 

@@ -51,8 +51,6 @@ def download(card: DatasetCard, data_root: str | Path) -> Path:
 
 def check_archive(archive: Path, card: DatasetCard) -> None:
     """Raises unless the archive has the official checksum (`md5:…` or `sha256:…`)."""
-    if archive.is_dir():
-        raise UserError(f"{archive} is a folder, but the archive goes there; rename or move the folder")
     algorithm, _, wanted = (card.checksum or "").partition(":")
     with os_errors(f"cannot read the archive {archive}"), progress(f"verifying the checksum of {archive.name}", None):
         found = checksum(archive, algorithm)
@@ -93,10 +91,7 @@ def extract(archive: Path, target: Path, folder: str) -> Path:
 
 
 def write_cifar100(card: DatasetCard, data_root: Path) -> None:
-    """Writes the images of CIFAR-100's archive as `{train,test}/<class>/<number>.png` below the data root.
-
-    Nothing happens if the archive is missing or the folder exists.
-    """
+    """Writes CIFAR-100's archive as `{train,test}/<class>/<number>.png`, unless it is missing or the folder exists."""
     folder, archive = data_root / card.folders[0], data_root / card.archive
     if folder.exists() or not archive.exists():
         return

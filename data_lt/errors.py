@@ -42,14 +42,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> UserError:
-    """The error for a name that is not known, with the nearest one and, if it is not too long, the list.
-
-    Args:
-        kind: What it should be a name of.
-        name: As it was given.
-        known: All names there are.
-        listed_by: The command that lists them, for where they are many.
-    """
+    """The error for a name that is not a known `kind`: the nearest one, and the list or the command that prints it."""
     names = sorted(known)
     guess = nearest(name, names)
     hints = [f"did you mean {guess!r}?"] if guess else []

@@ -11,6 +11,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,27 +22,26 @@ from data_lt.errors import UserError
 
 MOST_BYTES = 1 << 30  # of a file that is read whole into memory
 _PIECE = 1 << 24  # bytes read at a time
-_LONGEST_NAME = 255  # bytes: what the usual file systems take
-_LONGEST_PATH = 4000  # bytes: Linux takes 4,095, and we append names
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes; Linux takes 4,095 in a path, and we append names
+_LEFT = 24 * 3600.0  # seconds after which a staging folder is one that a killed process has left
 _GUARD = "'"
 _FORMULA = tuple(f"=+-@\t\r\n＝＋－＠{_GUARD}")  # what makes a spreadsheet run a text, and our own mark
 
 
-def fits(part: str) -> bool:
-    """Whether a file could have this name: not too long, and without a zero byte."""
+def _fits(part: str) -> bool:
     return "\0" not in part and len(os.fsencode(part)) <= _LONGEST_NAME
 
 
 def is_name(text: str) -> bool:
     """Whether a text is the name of a file, not a path."""
-    return bool(text) and Path(text).name == text and fits(text)
+    return bool(text) and Path(text).name == text and _fits(text)
 
 
 def given_path(path: str | Path, name: str) -> Path:
     """A path that a user gave as `name`, with ~ expanded; one that no file can have is refused."""
     if not str(path).strip():
         raise UserError(f"{name} is empty; give a path, or . for the working directory")
-    if len(os.fsencode(path)) > _LONGEST_PATH or any(not fits(part) for part in Path(path).parts):
+    if len(os.fsencode(path)) > _LONGEST_PATH or any(not _fits(part) for part in Path(path).parts):
         raise UserError(f"{name} cannot be a path: it or a name in it is too long, or holds a zero byte")
     try:
         return Path(path).expanduser()
@@ -118,7 +118,7 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
     """Gives a temporary folder to fill; on success its files go to the folder `path`, on failure none does.
 
     A folder that is new appears whole. In one that exists, files of the same name are replaced and others stay. What
-    a killed process has left is removed.
+    a killed process has left is removed after a day.
     """
     path = Path(path)
     with os_errors(f"cannot write to {path}"):
@@ -126,34 +126,16 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
         beside, prefix = path if path.is_dir() else path.parent, f".{path.name or 'new'}."
         beside.mkdir(parents=True, exist_ok=True)
         for left in beside.glob(f"{glob.escape(prefix)}*.tmp"):
-            if left.is_dir() and (lock := _lock(left)) is not None:
-                shutil.rmtree(left, ignore_errors=True)
-                os.close(lock)
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=".new", dir=beside))
-        lock = _lock(temporary)
-        temporary = temporary.rename(temporary.with_suffix(".tmp"))  # now that it is locked
+            with contextlib.suppress(OSError):  # another process has just finished
+                if left.is_dir() and left.stat().st_mtime < time.time() - _LEFT:
+                    shutil.rmtree(left, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=beside))
         try:
             yield temporary
             temporary.chmod(0o777 & ~_umask())  # mkdtemp makes folders private
             _move(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
-
-
-def _lock(folder: Path) -> int | None:
-    """Locks a folder until the handle is closed or the process ends; None if it is locked, gone, or cannot be."""
-    with contextlib.suppress(OSError):  # some network disks have no locks
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            import fcntl  # not on Windows
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except (OSError, ImportError):
-            os.close(handle)
-    return None
 
 
 def _move(source: Path, target: Path) -> None:
@@ -194,30 +176,19 @@ def open_to_append(path: str | Path) -> TextIO:
 
 
 def read_bytes(path: str | Path, limit: int = MOST_BYTES) -> bytes:
-    """Reads a regular file of at most `limit` bytes; a FIFO or a device is refused, not waited for.
-
-    Raises:
-        OSError: it cannot be opened or read, is not a regular file, or is too large.
-    """
+    """Reads a regular file of at most `limit` bytes; a FIFO or a device raises an `OSError` instead of blocking."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        pieces: list[bytes] = []
-        while sum(map(len, pieces)) <= limit and (piece := file.read(_PIECE)):
-            pieces.append(piece)
-    content = b"".join(pieces)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit >> 20:,} MiB", str(path))
-    return content
+        if found.st_size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit >> 20:,} MiB", str(path))
+        return file.read()
 
 
 def read_text(path: str | Path, name: str) -> str:
-    """Reads a regular UTF-8 file of at most `MOST_BYTES`, with or without a byte-order mark.
-
-    Raises:
-        UserError: it cannot be read, or is not text; the sentence calls it `name`.
-    """
+    """Reads a UTF-8 file, with or without a byte-order mark; errors call it `name`."""
     try:
         with os_errors(f"cannot read {name} {str(path)[:200]}"):
             return read_bytes(path).decode("utf-8-sig")
@@ -248,11 +219,7 @@ def check_regular(path: Path, name: str, largest: int = 1 << 40) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Reads a JSON file.
-
-    Raises:
-        UserError: it is missing or is not valid JSON (NaN and infinity are not).
-    """
+    """Reads a JSON file; one that is missing or not valid (see `parse_json`) raises a `UserError`."""
     with os_errors(f"cannot read {path}"):
         content = read_bytes(path)
     try:
@@ -262,11 +229,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parses JSON with finite numbers only.
-
-    Raises:
-        ValueError: it is not valid JSON, or holds NaN, infinity or a number beyond the range of a float.
-    """
+    """Parses JSON; anything else, and NaN, infinity and numbers beyond a float's range, raises a `ValueError`."""
     text = content.decode("utf-8") if isinstance(content, bytes) else content
     try:
         return json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_number)

@@ -1,14 +1,7 @@
 """A split as a text file: its recipe and a checksum, then every class with its training and test images.
 
-    pilot-tal manifest 1
-    {"dataset": "cub_lt", "law": "profile", …, "checksum": "…"}
-    class<TAB>001.Black_footed_Albatross<TAB>60        the class, and how many images its pool has
-    train<TAB>Black_Footed_Albatross_0037_796120.jpg
-    test<TAB>Black_Footed_Albatross_0001_796111.jpg
-
-An image is named by its file name within the class, whatever layout the images have on a disk; with `"paths": true` in
-the header, by its path below the data root. The checksum covers everything else. `seal` writes the header of a file
-that was written or edited by hand.
+The format is described in docs/own_data.md. An image is named by its file name within the class, whatever layout the
+images have on a disk; with `"paths": true` in the header, by its path below the data root.
 """
 
 import contextlib
@@ -135,14 +128,9 @@ def shipped_manifest(name: str) -> Manifest:
 
 
 def load_manifest(source: str | Path) -> "pd.DataFrame":
-    """The split of a named dataset, or of a manifest file, as a table.
+    """The split of `cub_lt`, `imagenetr_lt` or `food101_lt`, or of a manifest file, as a table.
 
-    Args:
-        source: `"cub_lt"`, `"imagenetr_lt"`, `"food101_lt"`, or the path of a manifest.
-
-    Returns:
-        DataFrame with the columns `path` (`class/file`), `label` (alphabetical class index) and `split`
-        (`train` or `test`).
+    Its columns are `path` (`class/file`), `label` (alphabetical class index) and `split` (`train` or `test`).
     """
     return read_manifest(source).frame()
 
@@ -151,10 +139,7 @@ def seal(source: str | Path) -> Manifest:
     """Accepts a manifest that was written or edited by hand: checks its lines and writes its header.
 
     The header needs `dataset` and, for paths below the data root, `paths`; a class line needs no number. The split of
-    an edited manifest is `natural`.
-
-    Raises:
-        UserError: a line that cannot be read, or entries that contradict each other.
+    an edited manifest is `natural`. Lines that cannot be read or contradict each other raise a `UserError`.
     """
     path = given_path(source, "--check")
     header, body, _ = _read(path)

@@ -15,29 +15,18 @@ _MOST = 10_000_000
 
 @dataclass(frozen=True)
 class Rule:
-    """What a setting is for and which values it takes.
+    """What a setting is for and which values it takes."""
 
-    Attributes:
-        help: A few words for `pilot-tal list`.
-        low, high: Bounds of a number, both included; of each number in a list.
-        above, below: Bounds that are themselves excluded.
-        choices: The only texts allowed.
-        pattern: A text must match it as a whole; `help` says what that means.
-        words: Texts allowed in place of a number.
-        unique: No value twice in a list.
-        shortest: Least number of values in a list.
-    """
-
-    help: str = ""
-    low: float | None = None
+    help: str = ""  # a few words for `pilot-tal list`
+    low: float | None = None  # bounds of a number, or of each number in a list
     high: float | None = None
-    above: float | None = None
+    above: float | None = None  # bounds that are themselves excluded
     below: float | None = None
-    choices: tuple[str, ...] = ()
-    pattern: str = ""
-    words: tuple[str, ...] = ()
-    unique: bool = False
-    shortest: int = 0
+    choices: tuple[str, ...] = ()  # the only texts allowed
+    pattern: str = ""  # a text must match it as a whole; `help` says what that means
+    words: tuple[str, ...] = ()  # texts allowed in place of a number
+    unique: bool = False  # no value twice in a list
+    shortest: int = 0  # least number of values in a list
 
 
 @dataclass(frozen=True)
@@ -60,9 +49,7 @@ class DataOptions:
     n_max: Annotated[int | None, Rule("training images of the largest class", 1, _MOST)] = None
     n_min: Annotated[int | None, Rule("training images of the smallest class", 1, _MOST)] = None
     rho: Annotated[float | None, Rule("imbalance n_max / n_min, in place of n_min", 1, _MOST)] = None
-    test_per_class: Annotated[
-        int | str | None, Rule("test images of every class, or all", 1, _MOST, words=("all",))
-    ] = None
+    test_per_class: Annotated[int | str | None, Rule("test images per class, or all", 1, _MOST, words=(ALL,))] = None
     split_seed: Annotated[int | None, Rule("seed of the split", 0, 2**32 - 1)] = None
 
     @classmethod
@@ -71,9 +58,8 @@ class DataOptions:
         if "seed" in values:
             values["split_seed"] = values.pop("seed")
         known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown_name("dataset option", name, known)
+        if unknown := [name for name in values if name not in known]:
+            raise unknown_name("dataset option", unknown[0], known)
         return cls(**values)
 
     def __post_init__(self):
@@ -103,11 +89,8 @@ class DataOptions:
 def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bool = False) -> Recipe:
     """The card's recipe with the given options.
 
-    Args:
-        card: The dataset.
-        options: None, or an option that is None, means the card's own.
-        split: Folders or lists separate training and test images: all of them are used unless the options
-            or the card ask for an imbalance profile.
+    With `split`, folders or lists separate training and test images: all of them are used unless the options or the
+    card ask for an imbalance profile.
     """
     options = options or DataOptions()
     if options.name is not None and (card.classes is not None or options.name.lower() in CARDS):

@@ -48,16 +48,11 @@ class Pool:
 def pool_from_folders(bases: Iterable[Path], known: Collection[str] | None) -> Pool | None:
     """The images of the folder with most of the known classes, or of the first with any; None without one.
 
-    Args:
-        bases: Folders to look at.
-        known: The class names of the dataset; None where every folder is a class.
-
-    Raises:
-        UserError: a class is empty, a name occurs twice, or two names lead to the same file.
+    `known` is None where every folder is a class. A class that is empty, a name that occurs twice, and two names for
+    the same file raise a `UserError`.
     """
-    layouts = [(base, parts) for base in filter(Path.is_dir, bases) for parts in _styles(base)]
-    scored = [(_classes_in(base, parts, known), base, parts) for base, parts in layouts]
-    score, root, parts = max(scored, key=lambda item: item[0], default=(0, Path(), ("",)))  # the first of the fullest
+    found = [(*layout, base) for base in filter(Path.is_dir, bases) for layout in _layouts(base, known)]
+    score, parts, root = max(found, key=lambda item: item[0], default=(0, (), Path()))  # the first of the fullest
     if not score:
         return None
     pool, seen = Pool(root, {}, parts), Seen()
@@ -77,26 +72,22 @@ def pool_from_folders(bases: Iterable[Path], known: Collection[str] | None) -> P
     return pool
 
 
-def _styles(base: Path) -> Iterator[tuple[str, ...]]:
-    """The parts that may hold class folders, in order of preference."""
-    folders = {entry.name.lower(): entry.name for entry in _entries(base) if os.path.isdir(entry.path)}
-    if (base / "images").is_dir():
-        yield ("images",)
-    for test in TEST_FOLDERS:
-        if TRAIN in folders and test in folders:
-            yield folders[TRAIN], folders[test]
-    yield ("",)
+def _layouts(base: Path, known: Collection[str] | None) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The ways to read a folder, the usual ones first: a score, and the parts that hold the class folders.
 
-
-def _classes_in(base: Path, parts: tuple[str, ...], known: Collection[str] | None) -> int:
-    """The number of known class folders in the parts of a folder; where every folder is a class, whether there are."""
-    listed = [_entries(base / part) for part in parts]
-    folders = [{_nfc(entry.name) for entry in part if os.path.isdir(entry.path)} for part in listed]
-    if known is not None:
-        return len(set().union(*folders) & set(known))
-    images = (e for part in listed for e in part if e.name.lower().endswith(EXTENSIONS) and not os.path.isdir(e.path))
-    own_class = parts != ("",) and any(images)  # a user's own class may be called "images", "train" or "test"
-    return int(all(folders) and not own_class)
+    The score is the number of known classes; where every folder is a class, whether each part has one.
+    """
+    top = {entry.name.lower(): entry.name for entry in _entries(base) if os.path.isdir(entry.path)}
+    pairs = [(top[TRAIN], top[test]) for test in TEST_FOLDERS if {TRAIN, test} <= top.keys()]
+    for parts in ([("images",)] if (base / "images").is_dir() else []) + pairs + [("",)]:
+        listed = [_entries(base / part) for part in parts]
+        folders = [{_nfc(entry.name) for entry in part if os.path.isdir(entry.path)} for part in listed]
+        if known is not None:
+            yield len(set().union(*folders) & set(known)), parts
+        else:
+            files = (entry for part in listed for entry in part if not os.path.isdir(entry.path))
+            images = parts != ("",) and any(entry.name.lower().endswith(EXTENSIONS) for entry in files)
+            yield int(all(folders) and not images), parts  # a user's own class may be called "images" or "train"
 
 
 def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: str, seen: Seen) -> None:
@@ -233,14 +224,14 @@ def pool_from_lists(
     labels = _classes(entries, None if class_names is None else read_names(class_names, "class_names"))
     _check_files(entries, root)
     lists: Lists = ({}, {})
-    files: dict[str, dict[str, str]] = {}
+    pool = Pool(root, {}, lists=lists)
     for entry, label in zip(entries, labels, strict=True):
         lists[entry.split != TRAIN].setdefault(label, []).append(entry.path)
-        files.setdefault(label, {})[entry.path] = entry.path
+        pool.files.setdefault(label, {})[entry.path] = entry.path
     for entry, label in zip(entries, labels, strict=True):
         if label not in lists[0]:
             raise entry.error(f"class {label!r} has test images, but no training images")
-    return Pool(root, files, lists=lists)
+    return pool
 
 
 def _read(path: Path, side: str) -> list[Entry]:
@@ -262,16 +253,16 @@ def _read(path: Path, side: str) -> list[Entry]:
         raise UserError(f"{path} has no column split; give the test images as test_list")
     if side and "split" in header:
         raise UserError(f"{path} has a column split, which is for one list of all images; leave test_list out")
-    return [_entry(Entry(path, number, side), line, header, separator) for number, line in lines]
+    entries = [Entry(path, number, side) for number, _ in lines]
+    for entry, (_, line) in zip(entries, lines, strict=True):
+        _fill(entry, line, header, separator)
+    return entries
 
 
-def _entry(entry: Entry, line: str, header: list[str], separator: str) -> Entry:
-    """Fills an entry from its line; without a header the line is `path` or `path label`."""
+def _fill(entry: Entry, line: str, header: list[str], separator: str) -> None:
+    """Reads a line; without a header it is `path` or `path label`."""
     if header:
-        try:
-            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
-        except csv.Error as error:
-            raise entry.error(f"cannot be read: {error}") from error
+        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
         if len(cells) != len(header):
             raise entry.error(f"has {len(cells)} values, but the header has {len(header)} columns")
         row = dict(zip(header, cells, strict=True))
@@ -288,7 +279,6 @@ def _entry(entry: Entry, line: str, header: list[str], separator: str) -> Entry:
         raise entry.error("has no label")
     if entry.split not in (TRAIN, *TEST_FOLDERS):
         raise entry.error(f"split must be one of {', '.join((TRAIN, *TEST_FOLDERS))}, got {entry.split[:60]!r}")
-    return entry
 
 
 def _classes(entries: list[Entry], names: list[str] | None) -> list[str]:

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 OWN = "folder_lt"
 
 
-class MissingImages(UserError):
-    """Images that a manifest names are not on the disk; `missing` holds each as class/name."""
-
-    def __init__(self, message: str, missing: list[str]):
-        super().__init__(message)
-        self.missing = missing
-
-
 @dataclass(frozen=True)
 class LongTailedSet:
     """A long-tailed training set and its test set.
@@ -81,9 +73,13 @@ def find_set(card: DatasetCard, data_root: str | Path, options: DataOptions) -> 
         notes = (f"merge=true: {both} below {pool.root} are one pool, from which the test images are drawn.",)
         print(*notes, file=sys.stderr, flush=True)
     manifest = manifest or build_manifest(card, pool, options)
-    _check_complete(manifest, card, pool)
-    frame = manifest.frame()
-    frame["path"] = [pool.files[label][name] for label, _, name in manifest.rows()]
+    if absent := [label for label in manifest.class_names if label not in pool.files]:
+        raise _missing_classes(card, pool, absent)
+    frame, rows = manifest.frame(), list(manifest.rows())
+    if missing := [f"{label}/{name}" for label, _, name in rows if name not in pool.files[label]]:
+        what = f"{len(missing):,} of the {len(rows):,} images of {card.title}"
+        raise UserError(f"{what} are missing below {pool.root}: {shortened(missing)}{pool.remedy}")
+    frame["path"] = [pool.files[label][name] for label, _, name in rows]
     title = options.name or (Path(os.path.abspath(pool.root)).name if card.name == OWN else "")
     name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
     if not name or (options.name is None and name in CARDS):
@@ -105,33 +101,32 @@ def find_pool(
 ) -> Pool:
     """Lists the dataset's images below the data root, making them first where the card knows how to.
 
-    Args:
-        card: The dataset.
-        data_root: The folder of the images or a parent of it.
-        options: Lists, folder and classes are used.
-        manifest: The split that will be looked for; where it holds whole paths, no folder is listed.
+    Of the options, lists, folder and classes are used. Where the manifest holds whole paths, no folder is listed.
     """
     options = options or DataOptions()
     data_root = given_path(data_root, "data_root")
     folder = None if options.folder is None else given_path(options.folder, "folder")
-    remedy = ""
-    if card.url is not None:
-        remedy = f"; get them with: {command('build', card.name, '--download', '--data-root', data_root)}"
-    listed = options.train_list is not None or (manifest is not None and manifest.paths)
-    if card.make is not None and folder is None and not listed:
+    remedy = f"; get them with: {command('build', card.name, '--download', '--data-root', data_root)}"
+    remedy = "" if card.url is None else remedy
+    listed = manifest is not None and manifest.paths
+    if card.make is not None and folder is None and options.train_list is None and not listed:
         card.make(data_root)
     if not data_root.is_dir():
         problem = "is not a folder" if data_root.exists() else "does not exist"
         raise UserError(f"the data root {data_root} {problem}: give the folder that holds the images{remedy}")
+    root = data_root / (folder or "")
     pool: Pool | None
     if options.train_list is not None:
-        root = data_root / (folder or "")
         pool = pool_from_lists(root, options.train_list, options.test_list, options.class_names)
     elif manifest is not None and manifest.paths:
-        pool = _pool_from_manifest(data_root / (folder or ""), manifest)
+        pool, seen = Pool(root, {}), Seen()
+        for label, _, name in manifest.rows():
+            if (found := file_id(root / name)) is not None:
+                check_alone(root, name, found, seen)
+                pool.files.setdefault(label, {})[name] = name
     else:
-        if folder is not None and not (data_root / folder).is_dir():
-            raise UserError(f"the folder {data_root / folder} does not exist; folder is relative to the data root")
+        if not root.is_dir():
+            raise UserError(f"the folder {root} does not exist; folder is relative to the data root")
         below = (*card.folders, card.name, "") if folder is None else (folder,)
         pool = pool_from_folders([data_root / name for name in below], _known_classes(card))
     if pool is None:
@@ -142,15 +137,6 @@ def find_pool(
             f"test/<class>/ (or val/, validation/) and <class>/{places}{remedy}"
         )
     return _chosen(card, replace(pool, remedy=remedy), options.classes)
-
-
-def _pool_from_manifest(root: Path, manifest: Manifest) -> Pool:
-    pool, seen = Pool(root, {}), Seen()
-    for label, _, name in manifest.rows():
-        if (found := file_id(root / name)) is not None:
-            check_alone(root, name, found, seen)
-            pool.files.setdefault(label, {})[name] = name
-    return pool
 
 
 def _known_classes(card: DatasetCard) -> frozenset[str] | None:
@@ -187,7 +173,7 @@ def build_manifest(card: DatasetCard, pool: Pool, options: DataOptions | None = 
     options = options or DataOptions()
     if options.classes == EVERY and pool.lists is None:
         if absent := sorted((_known_classes(card) or set()) - set(pool.files)):
-            raise _missing_classes(card, pool, absent, [f"{label}/" for label in absent])
+            raise _missing_classes(card, pool, absent)
         found = sum(map(len, pool.files.values()))
         if not card.shipped and card.images not in (None, found):  # nothing else would notice that some are missing
             wanted = f"but {card.title} has {card.images:,}"
@@ -197,21 +183,9 @@ def build_manifest(card: DatasetCard, pool: Pool, options: DataOptions | None = 
     return Manifest(card.name, split_pools(names, recipe, test_names), paths=pool.lists is not None)
 
 
-def _check_complete(manifest: Manifest, card: DatasetCard, pool: Pool) -> None:
-    """Raises `MissingImages` unless all images of the manifest are on the disk."""
-    rows = list(manifest.rows())
-    missing = [f"{label}/{name}" for label, _, name in rows if name not in pool.files.get(label, ())]
-    if absent := [label for label in manifest.class_names if label not in pool.files]:
-        raise _missing_classes(card, pool, absent, missing)
-    if missing:
-        what = f"{len(missing):,} of the {len(rows):,} images of {card.title}"
-        raise MissingImages(f"{what} are missing below {pool.root}: {shortened(missing)}{pool.remedy}", missing)
-
-
-def _missing_classes(card: DatasetCard, pool: Pool, absent: list[str], missing: list[str]) -> MissingImages:
-    return MissingImages(
+def _missing_classes(card: DatasetCard, pool: Pool, absent: list[str]) -> UserError:
+    return UserError(
         f"{len(absent)} of the {len(absent) + len(pool.files)} classes of {card.title} are missing below "
         f"{pool.root}: {shortened(absent)}{pool.remedy}; or choose classes=present (--classes present) to build the "
-        f"set from the {len(pool.files)} classes that are there",
-        missing,
+        f"set from the {len(pool.files)} classes that are there"
     )

@@ -8,6 +8,7 @@ import bisect
 import hashlib
 import math
 import numbers
+import operator
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +37,7 @@ USES = {  # the options of each law
 }
 SHAPES = (0.1, 1000)  # below, the draw overflows; above, the profile no longer changes
 MOST_CLASSES, MOST_IMAGES, LARGEST_SEED = 10**6, 10**9, 2**32 - 1
-ALL = "all"
+ALL = "all"  # every image of the test folder or list
 _EPS = 1e-9  # keeps a whole number whole where the last bit of a power differs between platforms
 
 
@@ -134,7 +135,7 @@ class Recipe:
     shape: float = 6.0
     n_max: int | None = None
     n_min: int = 2
-    test_per_class: int | str = 10  # or "all": every image of the test folder or list
+    test_per_class: int | str = 10  # or ALL
     seed: int = 0
     rho: float | None = None
 
@@ -179,10 +180,7 @@ def split_pools(
 ) -> Split:
     """Draws the test images, assigns a count to every class and draws the training images.
 
-    Args:
-        pools: File names by class.
-        recipe: Law, sizes and seed.
-        test_pools: Where test images have lists of their own; else they are taken out of `pools` first.
+    Pools are file names by class. Test images come from `test_pools` if given, else out of `pools`.
     """
     if not pools:
         raise UserError("a long-tailed set needs at least one class, got none")
@@ -226,11 +224,9 @@ def _assign_counts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Recipe, Ma
 
 
 def assign(counts: list[int], pools: Mapping[str, int], seed: int) -> dict[str, int]:
-    """Constrained random assignment of counts to classes.
+    """Assigns each count, from the largest, to a random class among those left whose pool is large enough.
 
-    Walks the counts from the largest; each goes to a uniformly random class among those not yet assigned
-    whose pool is large enough. This succeeds exactly when no sorted count exceeds the sorted pool of the same
-    rank.
+    This succeeds exactly when no sorted count exceeds the sorted pool of the same rank.
     """
     ranked = sorted(pools, key=lambda label: (-pools[label], label))
     stream = random.Random(seed)
@@ -253,7 +249,7 @@ def largest_n_max(pools: Mapping[str, int], recipe: Recipe) -> int | None:
 
     def exceeds(n_max: int) -> bool:
         wanted = replace(recipe, n_max=n_max).class_counts(len(ranked))
-        return any(count > size for count, size in zip(wanted, ranked, strict=True))
+        return any(map(operator.gt, wanted, ranked))
 
     least = recipe.n_min if recipe.rho is None else math.ceil(recipe.rho)
     tried = range(1 if recipe.law in ("none", "density") else least, ranked[0] + 1)
