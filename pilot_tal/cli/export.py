@@ -18,7 +18,6 @@ def export(
     with_backbone: Annotated[
         bool, typer.Option("--with-backbone", help="Include the ViT's weights, so that nothing else is needed.")
     ] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write the classifier as one ONNX graph.")] = False,
     push: Annotated[
         str | None, typer.Option(metavar="USER/NAME", help="Upload to this repository of the Hugging Face hub.")
     ] = None,
@@ -34,21 +33,16 @@ def export(
     Example: pilot-tal export runs/photos-l2p-tal-s1993-1a2b3c4d -o model --with-backbone
     """
     from data_lt.errors import UserError, command
-    from pilot_tal.model.card import weights_note
-    from pilot_tal.model.export import export_model
-    from pilot_tal.model.hub import push_export
+    from pilot_tal.model.export import export_model, push_export, weights_note
     from pilot_tal.model.load import read_about
 
     if output is None and push is None:
         raise UserError("give the folder to write with --output, or a repository with --push")
     use_plugins(plugins)
     with tempfile.TemporaryDirectory() as scratch:
-        target = output or Path(scratch) / "model"
-        folder = export_model(
-            run, target, after_task=after_task, with_backbone=with_backbone, onnx=onnx, weights=weights
-        )
-        size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        folder = output or Path(scratch) / "model"
+        folder = export_model(run, folder, after_task=after_task, with_backbone=with_backbone, weights=weights)
         note = weights_note(read_about(folder))
         shown: str | Path = folder if push is None else push_export(folder, push, private=not public)
     use = command("predict", shown, "PHOTO", *(["--plugins", plugins] if plugins else []))
-    echo(f"model: {shown} ({size / 1e6:.1f} MB); use it with: {use}\n{note}")
+    echo(f"model: {shown}; use it with: {use}\n{note}")

@@ -17,8 +17,8 @@ def learn(
         Optional[list[str]],  # noqa: UP045, typer reads this form on every Python
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings of a new model, e.g. backbone=deit_tiny_patch16_224 weights=vit.safetensors epochs=5 "
-            "loss=tal max_tasks=50, and of the hardware at any time, e.g. device=cuda.",
+            help="Settings of a new model, e.g. backbone=deit_tiny_patch16_224 epochs=5 loss=tal max_tasks=50, and of "
+            "the hardware at any time, e.g. device=cuda.",
         ),
     ] = None,
     method: Annotated[
@@ -46,8 +46,9 @@ def learn(
     from pilot_tal.model.learn import forget as remove
     from pilot_tal.model.learn import learn as teach
 
+    given, display = list(settings or ()), make_display()
     if forget is not None:
-        given = [text for text in (photos, *(settings or ())) if text]
+        given = [photos, *given] if photos else given
         if any("=" not in text for text in given) or method or again:
             raise UserError("--forget takes no PHOTOS and no option but settings of the hardware")
         remove(folder, forget, settings=given)
@@ -55,15 +56,7 @@ def learn(
         return
     if photos is None:
         raise UserError("give the folder of PHOTOS to learn, or a class to remove with --forget")
-    session = teach(
-        folder,
-        photos,
-        method=method,
-        settings=settings or (),
-        hold_out=hold_out,
-        again=again,
-        display=make_display(),
-    )
+    session = teach(folder, photos, method=method, settings=given, hold_out=hold_out, again=again, display=display)
     trained, held_out = sum(session.train.values()), sum(session.held_out.values())
     left_out = f", {session.repeated} repeated left out" if session.repeated else ""
     echo(

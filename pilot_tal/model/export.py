@@ -1,32 +1,40 @@
-"""Writes a run's model as a folder that can be handed on."""
+"""Writes a run's model as a folder that can be handed on, with a model card, and uploads it to the Hugging Face hub."""
 
+import os
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from data_lt.errors import UserError
+from data_lt import CARDS
+from data_lt.errors import UserError, one_line
 from data_lt.files import checksum, given_path, staged_folder, write_text
 from pilot_tal.engine.checkpoint import write_tensors
-from pilot_tal.metrics import summarize, tail_classes
-from pilot_tal.model.card import model_card
+from pilot_tal.learners import LEARNERS
+from pilot_tal.metrics import DEFINITIONS, summarize, tail_classes
 from pilot_tal.model.load import (
     ABOUT,
     CARD,
-    GRAPH,
     LEARNER,
+    SCHEME,
     VIT,
     AboutModel,
+    hub_errors,
     load_model,
+    parse_address,
     refuse_inside_run,
 )
 from pilot_tal.model.model import Model
-from pilot_tal.record.run_dir import RECORD, Run, load_run, write_sealed
-from pilot_tal.record.run_record import RunRecord
-from pilot_tal.version import __version__
+from pilot_tal.record.run_dir import RECORD, load_run, write_sealed
+from pilot_tal.record.run_record import NO_LOSS, flat
+from pilot_tal.version import INSTALL
 
 SCORES = "shares of one that rank the classes of an image; they are not calibrated probabilities"
-_PACKAGES = ("torch", "torchvision", "timm", "safetensors", "pillow")
+TEMPLATE = Path(__file__).with_name("card.md.j2")
+_HEADLINES = {"a_mean": "A_Mean", "a_tail": "A_Tail", "a_head": "A_Head", "worst_class": "Worst class"}
+_METRICS = ("a_mean", "a_tail", "a_head", "harmonic_mean", "a_last", "a_avg", "forgetting")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 
 
 def export_model(
@@ -35,7 +43,6 @@ def export_model(
     *,
     after_task: int | None = None,
     with_backbone: bool = False,
-    onnx: bool = False,
     weights: str | Path | None = None,
 ) -> Path:
     """Writes the model of a run into the folder `output`, which appears whole or not at all.
@@ -45,7 +52,6 @@ def export_model(
         output: A new folder; one with hidden files alone, such as those of git, will do.
         after_task: The model as it was after so many tasks; None: after the last.
         with_backbone: Include the ViT's weights, so that nothing else is needed.
-        onnx: Also write the whole classifier as one ONNX graph.
         weights: The file of the ViT's weights, if it is not found where the run had it.
 
     Returns:
@@ -55,33 +61,65 @@ def export_model(
     if output.exists() and not (output.is_dir() and all(file.name.startswith(".") for file in output.iterdir())):
         raise UserError(f"{output} exists already; give a new folder")
     refuse_inside_run(output)
-    if onnx:
-        from pilot_tal.model.graph import check_packages, write_graph
-
-        check_packages()
     model = load_model(run, after_task, weights, device="cpu")
     if not (run / RECORD).is_file():
         raise UserError(f"{run} is an exported model already; give the run directory that it came from")
-    stored = load_run(run)
     with staged_folder(output) as folder:
         write_tensors(folder / LEARNER, model.learner.export_tensors())
         if with_backbone:
             write_tensors(folder / VIT, model.learner.backbone.network.state_dict())
-        if onnx:
-            write_graph(model, folder / GRAPH)
-        about = _about(model, stored, {file.name: checksum(file) for file in sorted(folder.iterdir())})
+        about = _about(model, {file.name: checksum(file) for file in sorted(folder.iterdir())})
         write_sealed(folder / ABOUT, asdict(about))
         write_text(folder / CARD, model_card(about, [model.note] if model.note else []))
     return output
 
 
-def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
+def push_export(folder: Path, repo: str, private: bool = True) -> str:
+    """Uploads an exported folder as one commit and returns its address, pinned to that commit.
+
+    Args:
+        folder: What `export_model` wrote.
+        repo: `user/name`; created if it is not there.
+        private: Visibility of a repository that is created; one that exists keeps its own.
+    """
+    from huggingface_hub import HfApi
+
+    name, revision = parse_address(repo)
+    if revision is not None:
+        raise UserError(f"--push takes a repository without a revision, such as {name}")
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="pilot-tal")
+    with hub_errors(f"cannot push to {name}"):
+        api.create_repo(name, private=private, exist_ok=True)
+        what: dict[str, Any] = {"folder_path": folder, "allow_patterns": [ABOUT, LEARNER, VIT, CARD]}
+        commit = api.upload_folder(repo_id=name, commit_message="Upload with pilot-tal", **what)
+    return f"{SCHEME}{name}@{commit.oid}"
+
+
+def weights_note(about: AboutModel) -> str:
+    """Where `predict` gets the ViT's weights from."""
+    backbone = about.record.backbone
+    if VIT in about.files:
+        return "The ViT's weights are in this folder."
+    if backbone.weights == "hub":
+        return f"predict needs the ViT's weights: {backbone.name} from timm's hub, or --weights FILE."
+    if "@" not in backbone.weights or backbone.name == "demo_vit":
+        return "The ViT comes with pilot-tal."
+    return f"predict needs the ViT's weights: give the file {backbone.weights.partition('@')[0]} with --weights FILE."
+
+
+def _about(model: Model, files: dict[str, str]) -> AboutModel:
     record, stream, done = model.record, model.record.stream, model.tasks_done
-    predictions, steps = stored.labels[:done], getattr(model.transform, "transforms", [model.transform])
+    steps = getattr(model.transform, "transforms", [model.transform])
     tail = set(tail_classes(stream.train_counts, stream.class_order).tolist())
     tasks = [task for task, size in enumerate(stream.task_sizes) for _ in range(size)]
+    trained = record.environment[-1] if record.environment else {}
+    labels = load_run(model.path).labels[:done]
+    changed = {
+        key: [Path(value).name if isinstance(value, str) and ("/" in value or "\\" in value) else value, default]
+        for key, (value, default) in record.changed.items()
+    }
     return AboutModel(
-        record=_publishable(record),
+        record=replace(record, environment=(), changed=changed),  # without paths of this machine
         tasks_done=done,
         files=files,
         classes=tuple(
@@ -95,23 +133,68 @@ def _about(model: Model, stored: Run, files: dict[str, str]) -> AboutModel:
             "steps": [" ".join(repr(step).split()) for step in steps],
         },
         scores=SCORES,
-        metrics=summarize(predictions, stream.task_sizes, stream.train_counts, stream.class_order),
-        versions=_versions(record),
+        metrics=summarize(labels, stream.task_sizes, stream.train_counts, stream.class_order),
+        versions={"trained": {key: trained.get(key) for key in ("pilot_tal", "commit", "python", "packages")}},
     )
 
 
-def _publishable(record: RunRecord) -> RunRecord:
-    """Returns the record without machine-specific entries: where it ran, and where files were."""
-    changed = {
-        key: [Path(value).name if isinstance(value, str) and ("/" in value or "\\" in value) else value, default]
-        for key, (value, default) in record.changed.items()
-    }
-    return replace(record, environment=(), changed=changed)
+def model_card(about: AboutModel, notes: Sequence[str] = ()) -> str:
+    """The text of README.md, in the format of the hub; names are escaped, `notes` go to the section on limits."""
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+    record, metrics, task = about.record, about.metrics, "image-classification"
+    dataset, name = one_line(record.data.title), one_line(record.data.name)
+    trained = record.loss.name != NO_LOSS
+    source = {"Licence": "not stated; ask the author of this model about the images."}
+    if record.data.name in CARDS:
+        facts = CARDS[record.data.name]
+        source = {"Source": facts.source, "Licence": facts.licence, "Citation": facts.citation}
+    limits = [*record.notes, *notes]
+    if unfinished := about.tasks_done < record.num_tasks:
+        limits.append(f"This is the model after {about.tasks_done} of {record.num_tasks} tasks.")
+    data = ModelCardData(
+        model_name=record.name,
+        library_name="pilot-tal",
+        pipeline_tag=task,
+        license="other",
+        license_name="see-data-below",
+        base_model=f"timm/{record.backbone.name}" if record.backbone.weights == "hub" else None,
+        tags=["class-incremental-learning", "long-tailed", record.method.name, *[record.loss.name] * trained],
+        eval_results=[
+            EvalResult(task, name, dataset, "accuracy", round(100 * metrics[key], 2), metric_name=metric)
+            for key, metric in _HEADLINES.items()
+            if metrics.get(key) is not None
+        ],
+    )
+    card = ModelCard.from_template(
+        data,
+        template_str=TEMPLATE.read_text(encoding="utf-8"),
+        about=about,
+        record=record,
+        metrics=metrics,
+        counts=record.stream.train_counts,
+        title=f"{record.method.title}{f' with {record.loss.title}' * trained} on {dataset}",
+        unfinished=unfinished,
+        install=INSTALL,
+        plugin=not LEARNERS[record.method.name].__module__.startswith("pilot_tal."),
+        weights=weights_note(about),
+        source={key: text for key, text in source.items() if text},
+        scalars=[(metrics[key], *DEFINITIONS[key]) for key in _METRICS if metrics.get(key) is not None],
+        limits=[*limits, "It always returns one of its classes, also for images that show none of them."],
+        md=_escaped,
+        code=_code,
+        percent=lambda value: "–" if value is None else f"{100 * value:.2f}",
+        values=lambda values: _code(", ".join(f"{name}={value}" for name, value in flat(values))),
+    )
+    return str(card)
 
 
-def _versions(record: RunRecord) -> dict[str, Any]:
-    last = record.environment[-1] if record.environment else {}
-    return {
-        "trained": {key: last.get(key) for key in ("pilot_tal", "commit", "python", "packages")},
-        "exported": {"pilot_tal": __version__, "packages": {name: version(name) for name in _PACKAGES}},
-    }
+def _escaped(text: object) -> str:
+    """`text` as Markdown prints it literally, also inside a table."""
+    plain = one_line(str(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _SPECIAL.sub(r"\\\1", plain)
+
+
+def _code(text: Any) -> str:
+    """A code span, without backticks in it."""
+    return f"`{one_line(str(text)).replace('`', '') or ' '}`"

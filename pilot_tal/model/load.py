@@ -1,25 +1,25 @@
-"""A model on disk, as a run directory after any of its tasks or as a folder that `export` wrote; loads it to predict.
+"""A model on disk, or on the Hugging Face hub: a run directory after any of its tasks, or a folder of `export`.
 
 model.json             what it is: the run's record, the classes, what an image must look like, versions, checksums
 learner.safetensors    the learned tensors
 vit.safetensors        the frozen ViT, if the folder is to suffice alone
-model.onnx             the whole classifier as one graph, if asked for
 README.md              the model card
 """
 
 import contextlib
 import itertools
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data_lt.errors import UserError
+from data_lt.errors import UserError, one_line, sentence
 from data_lt.files import check_regular, checksum, given_path, read_json
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import BUNDLED, DEMO, given_statistics, load_backbone
@@ -29,7 +29,6 @@ from pilot_tal.engine.checkpoint import load_checkpoint
 from pilot_tal.engine.hardware import choose_device
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
-from pilot_tal.model.images import LARGEST_WEIGHTS
 from pilot_tal.model.model import Model
 from pilot_tal.model.sessions import complete_session
 from pilot_tal.record.run_dir import RECORD, find_runs, read_run_record, unsealed
@@ -38,8 +37,9 @@ from pilot_tal.schema import build, settings_of
 from pilot_tal.stream.transforms import build_transforms
 
 FORMAT = 2
-ABOUT, LEARNER, VIT, GRAPH, CARD = "model.json", "learner.safetensors", "vit.safetensors", "model.onnx", "README.md"
-_BY_NAME = ("hub", "random", BUNDLED)
+ABOUT, LEARNER, VIT, CARD = "model.json", "learner.safetensors", "vit.safetensors", "README.md"
+SCHEME = "hf://"
+_ADDRESS = re.compile(r"(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@([\w./-]{1,200}))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,7 @@ class AboutModel:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A learner after `tasks_done` tasks, read back.
-
-    Attributes:
-        path: The run directory, or the exported folder.
-        vit: The ViT's own file beside it, if there is one.
-    """
+    """A learner after `tasks_done` tasks, read back; `vit` is the ViT's own file, if there is one."""
 
     path: Path
     record: RunRecord
@@ -74,55 +69,50 @@ class StoredModel:
 
 
 def read_stored(path: str | Path, after_task: int | None = None) -> StoredModel:
-    """Reads a model, without the ViT.
-
-    Args:
-        path: A run directory, a folder that `export` wrote, or `hf://user/name@revision`.
-        after_task: Of a run, the model as it was after so many tasks; after the last one that is finished if None.
-
-    Raises:
-        UserError: there is no model, or its files are damaged.
-    """
-    if str(path).startswith("hf://"):
-        from pilot_tal.model.hub import fetch_export
-
+    """Reads a model, without the ViT; the arguments are those of `load_model`."""
+    if str(path).startswith(SCHEME):
         path = fetch_export(str(path))
     path = given_path(path, "the model")
     if (path / RECORD).is_file():
-        complete_session(path)
         return _of_run(path, after_task)
-    if not (path / ABOUT).is_file():
-        raise UserError(_no_model(path))
-    stored = _of_folder(path)
-    if after_task not in (None, stored.tasks_done):
-        raise UserError(f"{path} holds the model after task {stored.tasks_done} only, not after task {after_task}")
-    return stored
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give a run directory or an exported model")
+    if (path / ABOUT).is_file():
+        return _of_folder(path, after_task)
+    try:
+        problem = f"holds runs; give one of them, such as {find_runs([path])[0]}"
+    except UserError:
+        problem = f"is neither a run directory (it has no {RECORD}) nor an exported model (no {ABOUT})"
+    raise UserError(f"{path} {problem}")
 
 
 def _of_run(path: Path, after_task: int | None) -> StoredModel:
+    complete_session(path)
     record = read_run_record(path)
     if record.engine.name != "native":
         raise UserError(f"{path} was trained by {record.engine.title}, which keeps its models itself")
     checkpoint = load_checkpoint(path, after_task)
     if checkpoint is None:
-        raise UserError(
-            f"{path} has no model: no task is finished, or its folder checkpoint was removed; put that back, or run it "
-            "again"
-        )
+        cause = "no task is finished, or its folder checkpoint was removed; put that back, or run it again"
+        raise UserError(f"{path} has no model: {cause}")
     return StoredModel(path, record, checkpoint.tasks_done, checkpoint.learner)
 
 
-def refuse_inside_run(target: Path) -> None:
-    """Raise if writing `target` would touch a run directory or an exported model."""
-    for folder in Path(os.path.abspath(target)).parents:
-        if (folder / RECORD).is_file() or (folder / ABOUT).is_file():
-            raise UserError(f"{target} lies in the run directory or exported model {folder}; give another place")
+def _of_folder(path: Path, after_task: int | None) -> StoredModel:
+    about = read_about(path)
+    for name in (LEARNER, VIT):
+        if name in about.files and not ((path / name).is_file() and checksum(path / name) == about.files[name]):
+            raise UserError(f"{path / name} is missing or damaged (checksum mismatch); export the run again")
+    if after_task not in (None, about.tasks_done):
+        raise UserError(f"{path} holds the model after task {about.tasks_done} only, not after task {after_task}")
+    vit = path / VIT if VIT in about.files else None
+    return StoredModel(path, about.record, about.tasks_done, load_file(path / LEARNER), vit)
 
 
 def read_about(path: Path) -> AboutModel:
-    """Read the `model.json` of an exported folder."""
-    content = read_json(path / ABOUT)
+    """Reads the `model.json` of an exported folder."""
     try:
+        content = read_json(path / ABOUT)
         rest = unsealed(content if isinstance(content, dict) else {})
         if rest.get("format") != FORMAT:
             raise UserError(f"it is not of format {FORMAT}, which this version reads")
@@ -134,25 +124,46 @@ def read_about(path: Path) -> AboutModel:
     return about
 
 
-def _of_folder(path: Path) -> StoredModel:
-    about = read_about(path)
-    for name in (LEARNER, VIT):
-        if name in about.files and not ((path / name).is_file() and checksum(path / name) == about.files[name]):
-            raise UserError(f"{path / name} is missing or damaged (checksum mismatch); export the run again")
+def refuse_inside_run(target: Path) -> None:
+    """Raises if writing `target` would touch a run directory or an exported model."""
+    for folder in Path(os.path.abspath(target)).parents:
+        if (folder / RECORD).is_file() or (folder / ABOUT).is_file():
+            raise UserError(f"{target} lies in the run directory or exported model {folder}; give another place")
+
+
+def fetch_export(address: str) -> Path:
+    """Downloads an exported model from `hf://user/name@revision`, or finds it in the hub's cache; its folder."""
+    from huggingface_hub import snapshot_download
+
+    name, revision = parse_address(address.removeprefix(SCHEME))
+    with hub_errors(f"cannot fetch {SCHEME}{name}"):
+        endpoint, files = os.environ.get("HF_ENDPOINT"), [ABOUT, LEARNER, VIT, CARD]
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files, endpoint=endpoint))
+
+
+def parse_address(address: str) -> tuple[str, str | None]:
+    """Repository and revision of `user/name` or `user/name@revision`."""
+    found = _ADDRESS.fullmatch(address)
+    if not found:
+        raise UserError(f"a model on the hub is user/name or user/name@revision, got {one_line(address)[:80]!r}")
+    return found[1], found[2]
+
+
+@contextlib.contextmanager
+def hub_errors(problem: str) -> Iterator[None]:
+    """Turns what huggingface_hub raises into one sentence with a remedy."""
+    from huggingface_hub import errors
+
     try:
-        tensors = load_file(path / LEARNER)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path / LEARNER} cannot be read ({str(error)[:80]}); export the run again") from error
-    vit = path / VIT if VIT in about.files else None
-    return StoredModel(path, about.record, about.tasks_done, tensors, vit)
-
-
-def _no_model(path: Path) -> str:
-    if not path.exists():
-        return f"{path} does not exist; give a run directory or an exported model"
-    with contextlib.suppress(UserError):
-        return f"{path} holds runs; give one of them, such as {find_runs([path])[0]}"
-    return f"{path} is neither a run directory (it has no {RECORD}) nor an exported model (no {ABOUT})"
+        yield
+    except errors.RevisionNotFoundError as error:
+        raise UserError(f"{problem}: there is no such revision") from error
+    except Exception as error:  # each version has its own errors for a missing network
+        reason = f"{sentence(error)[:160]}; check the network connection, or try again later"
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, (errors.LocalTokenNotFoundError, errors.RepositoryNotFoundError)) or status in (401, 403):
+            reason = "it does not exist, or your token gives no access to it; run `hf auth login`, or set HF_TOKEN"
+        raise UserError(f"{problem}: {reason}") from error
 
 
 def load_model(
@@ -172,38 +183,29 @@ def load_model(
 
     Raises:
         UserError: there is no model, or the ViT is not the one that the model was trained on.
-
-    Example:
-        >>> model = load_model("runs/photos-l2p-tal-s1993-1a2b3c4d")  # doctest: +SKIP
-        >>> model.predict(["bird.jpg"])[0].label  # doctest: +SKIP
     """
     place = choose_device(settings_of(Hardware)["device"].check(str(device)))
     stored = read_stored(run_or_folder, after_task)
+    record, name = stored.record, stored.record.method.name
     load_plugins()
-    with torch.random.fork_rng(devices=[]):  # ViT and learner draw their first tensors; the caller's numbers stay
-        vit = find_vit(stored.record, stored.vit if weights is None else weights)
-        learner = restore_learner(stored, vit).to(place)
-    record = stored.record
-    statistics = given_statistics(record.stream.normalize)
-    _, transform = build_transforms(record.stream.transform, vit.img_size[0], statistics)
-    return Model(record, stored.tasks_done, learner, transform, statistics, place, stored.path)
-
-
-def learner_class(record: RunRecord) -> type[Learner]:
-    """The class of a model's method."""
-    if record.method.name not in LEARNERS:
+    if name not in LEARNERS:
         raise UserError(
-            f"the method {record.method.name!r} is not of pilot_tal itself: name the module or file that registers it "
-            "with --plugins (in Python, import it first)"
+            f"the method {name!r} is not of pilot_tal itself: name the module or file that registers it with --plugins "
+            "(in Python, import it first)"
         )
-    return LEARNERS[record.method.name]
+    with torch.random.fork_rng(devices=[]):  # ViT and learner draw their first tensors; the caller's numbers stay
+        vit = find_vit(record, stored.vit if weights is None else weights)
+        learner = restore_learner(stored, vit).to(place)
+    pixels = given_statistics(record.stream.normalize)
+    _, transform = build_transforms(record.stream.transform, vit.img_size[0], pixels)
+    return Model(record, stored.tasks_done, learner, transform, place, stored.path)
 
 
 def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     """The learner with its tensors; what only further training needs is left out."""
-    record = stored.record
-    config = build(learner_class(record).config_class, record.method.settings, record.method.name)
-    learner = build_learner(record.method.name, vit, config, *record.capacity, record.method.fidelity)
+    record, method = stored.record, stored.record.method
+    config = build(LEARNERS[method.name].config_class, method.settings, method.name)
+    learner = build_learner(method.name, vit, config, *record.capacity, method.fidelity)
     learner.posthoc = build_posthoc(record.posthoc, record.stream.task_sizes, record.stream.train_counts)
     learner.grow_to(list(itertools.accumulate(record.stream.task_sizes[: stored.tasks_done])))
     wanted = learner.named_tensors()
@@ -216,34 +218,25 @@ def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
 
 
 def find_vit(record: RunRecord, weights: str | Path | None = None) -> FrozenBackbone:
-    """The frozen ViT that a model was trained on; another one is refused."""
-    source = weights_source(record, weights)
-    vit = load_backbone(record.backbone.name, source, record.backbone.img_size)
-    if vit.checksum != record.backbone.checksum:
+    """The frozen ViT that a model was trained on, from the file given or from where the run had it."""
+    backbone, give = record.backbone, "with --weights FILE (weights= in Python)"
+    used = (environment.get("weights") for environment in reversed(record.environment))
+    if weights is not None:
+        source = str(given_path(weights, "weights"))
+        check_regular(Path(source), "weights from")
+    elif backbone.name == DEMO:
+        source = BUNDLED
+    elif backbone.weights in ("hub", "random", BUNDLED):
+        source = backbone.weights
+    elif found := next((file for file in used if isinstance(file, str) and Path(file).is_file()), None):
+        source = found
+    else:
+        file = backbone.weights.partition("@")[0]
+        raise UserError(f"the ViT's weights {file} are not where the run had them; give the file {give}")
+    vit = load_backbone(backbone.name, source, backbone.img_size)
+    if vit.checksum != backbone.checksum:
         raise UserError(
-            f"the ViT {record.backbone.name} from {source} is not the one that {record.name} was trained on "
-            f"(checksum {vit.checksum[:12]}…, not {str(record.backbone.checksum)[:12]}…); give its weights with "
-            "--weights FILE (weights= in Python)"
+            f"the ViT {backbone.name} from {source} is not the one that {record.name} was trained on (checksum "
+            f"{vit.checksum[:12]}…, not {str(backbone.checksum)[:12]}…); give its weights {give}"
         )
     return vit
-
-
-def weights_source(record: RunRecord, weights: str | Path | None = None) -> str:
-    """Where the ViT's weights are: where the user says, where they always are, or where the run had them."""
-    backbone = record.backbone
-    if weights is not None:
-        file = given_path(weights, "weights")
-        check_regular(file, "weights from", LARGEST_WEIGHTS)
-        return str(file)
-    if backbone.name == DEMO:
-        return BUNDLED
-    if backbone.weights in _BY_NAME:
-        return backbone.weights
-    for environment in reversed(record.environment):
-        known = environment.get("weights")
-        if isinstance(known, str) and Path(known).is_file():
-            return known
-    raise UserError(
-        f"the ViT's weights {backbone.weights.partition('@')[0]} are not where the run had them; give the file with "
-        "--weights FILE (weights= in Python)"
-    )

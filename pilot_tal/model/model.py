@@ -4,7 +4,7 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +14,23 @@ from PIL import Image
 from torch import Tensor
 
 from data_lt.errors import UserError
-from data_lt.pictures import to_rgb
+from data_lt.files import check_regular
+from data_lt.pictures import read_picture, to_rgb
 from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.loop import autocast, tensor_cores
 from pilot_tal.learners import LEARNERS, Learner
-from pilot_tal.model.images import read_image
 from pilot_tal.record.run_record import NO_LOSS, RunRecord
 
 if TYPE_CHECKING:
     from pilot_tal.engine.callbacks import Callback
-    from pilot_tal.model.images import Photos
-    from pilot_tal.model.sessions import Session
+    from pilot_tal.model.sessions import Photos, Session
 
 ImageLike = str | Path | Image.Image | Tensor
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+LARGEST_IMAGE = 1 << 30  # bytes
+_SCORED_ALONE = (
+    "{} with fidelity pilot chose prompts for a whole batch in this run; predict scores each image alone, so labels "
+    "can differ from the run's own predictions"
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Prediction:
     score: float
     top: tuple[tuple[str, float], ...]
     rejected: bool | None = None
+
+
+def read_image(path: Path) -> Image.Image:
+    """Reads an image file as RGB; a `UserError` says why it cannot be decoded."""
+    check_regular(path, "the image", LARGEST_IMAGE)
+    return read_picture(path)
 
 
 class Model:
@@ -69,13 +78,12 @@ class Model:
         tasks_done: int,
         learner: Learner,
         transform: Callable[[Image.Image], Tensor],
-        statistics: Statistics | None,
         device: torch.device,
         path: Path,
     ):
         self.record, self.tasks_done, self.path = record, tasks_done, path
         self.classes: tuple[str, ...] = record.stream.class_names[: learner.seen]
-        self.learner, self.transform, self.statistics, self.device = learner, transform, statistics, device
+        self.learner, self.transform, self.device = learner, transform, device
         self.note = _SCORED_ALONE.format(record.method.title) if learner.score_alone() else None
         self._settings = [f"device={device}"]
         precision = record.backbone.precision
@@ -89,9 +97,6 @@ class Model:
             method: Name of a method, see `list_methods`.
             **settings: Settings of the method and the ViT, such as `backbone=`, `weights=`, `epochs=`; `device=`;
                 `max_tasks=` for DualPrompt and CODA-Prompt, whose prompts are divided among so many sessions.
-
-        Raises:
-            UserError: a setting is wrong.
         """
         from pilot_tal.config.parse import as_typed
         from pilot_tal.model.learn import open_folder
@@ -131,11 +136,7 @@ class Model:
         return session
 
     def save(self, folder: str | Path) -> Path:
-        """Copies the model folder, with all that further learning needs, and goes on there.
-
-        Raises:
-            UserError: the folder has something in it, or the model is not one that learns.
-        """
+        """Copies the folder of a model that learns, with all that further learning needs, and goes on there."""
         from pilot_tal.model.sessions import copy_model
 
         self.path = copy_model(self.path, folder)
@@ -151,19 +152,15 @@ class Model:
 
         Returns:
             The address for `load_model`, pinned to the commit.
-
-        Raises:
-            UserError: there is no token or no network.
         """
-        from pilot_tal.model.export import export_model
-        from pilot_tal.model.hub import push_export
+        from pilot_tal.model.export import export_model, push_export
         from pilot_tal.model.load import ABOUT
 
         if (self.path / ABOUT).is_file():
             return push_export(self.path, repo, private)
         with tempfile.TemporaryDirectory() as scratch:
-            what: dict[str, Any] = {"after_task": self.tasks_done, "with_backbone": with_backbone}
-            folder = export_model(self.path, Path(scratch) / "model", **what)
+            folder = Path(scratch) / "model"
+            export_model(self.path, folder, after_task=self.tasks_done, with_backbone=with_backbone)
             return push_export(folder, repo, private)
 
     @property
@@ -184,10 +181,8 @@ class Model:
         record = self.record
         loss = "" if record.loss.name == NO_LOSS else f", loss={record.loss.name}"
         tasks = f"{self.tasks_done} of {record.num_tasks}"
-        return (
-            f"Model({record.method.name}{loss}, {len(self.classes)} classes, tasks={tasks}, "
-            f"data={record.data.name}, backbone={record.backbone.name}, device={self.device})"
-        )
+        source = f"data={record.data.name}, backbone={record.backbone.name}, device={self.device}"
+        return f"Model({record.method.name}{loss}, {len(self.classes)} classes, tasks={tasks}, {source})"
 
     def predict(
         self,
@@ -204,9 +199,6 @@ class Model:
             batch_size: Images that pass the ViT at once.
             reject: Mark images as none of the classes, by a threshold that this share of the training images was
                 below when they were held out; for methods with a density of features (plda).
-
-        Raises:
-            UserError: an image cannot be read, or the method cannot reject.
         """
         if isinstance(images, (str, Path, Image.Image)) or (isinstance(images, Tensor) and images.ndim == 3):
             images = [images]
@@ -224,14 +216,19 @@ class Model:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
         threshold = None if reject is None else self._threshold(reject)
-        tensors = (self._tensor(image) for image in images)
-        while batch := list(itertools.islice(tensors, batch_size)):
-            x = torch.stack(batch)
-            found = self._best(self.scores(x), top)
+        learner: Any = self.learner
+        for x in self._batches(images, batch_size):
+            scores = self.scores(x)
+            order = scores.sort(dim=1, descending=True, stable=True).indices[
+                :, :top
+            ]  # equal ones as the run ranked them
+            shares = self.learner.probabilities(scores).gather(1, order).tolist()
+            rejected = [None] * len(x)
             if threshold is not None:
-                below = self._log_density(x) < threshold
-                found = [replace(one, rejected=low) for one, low in zip(found, below.tolist(), strict=True)]
-            yield from found
+                rejected = (learner.log_density(self._computed(learner.embedding, x)) < threshold).tolist()
+            for labels, row, unlike in zip(order.tolist(), shares, rejected, strict=True):
+                best = tuple((self.classes[label], share) for label, share in zip(labels, row, strict=True))
+                yield Prediction(*best[0], top=best, rejected=unlike)
 
     def _threshold(self, reject: float) -> float:
         """The log-density below which an image is rejected."""
@@ -239,23 +236,16 @@ class Model:
             raise UserError(f"reject must be above 0 and below 1, got {reject:g}")
         learner: Any = self.learner
         if not hasattr(learner, "reject_below"):
-            able = [name for name, learner in LEARNERS.items() if hasattr(learner, "reject_below")]
+            able = ", ".join(name for name, learner in LEARNERS.items() if hasattr(learner, "reject_below"))
             raise UserError(
-                f"{self.record.method.title} has no density by which to reject an image; methods that have: "
-                f"{', '.join(able)}"
+                f"{self.record.method.title} has no density by which to reject an image; methods that have: {able}"
             )
         return learner.reject_below(reject)
 
-    @torch.no_grad()
-    def _log_density(self, x: Tensor) -> Tensor:
-        learner: Any = self.learner
-        return learner.log_density(self._computed(learner.embedding, x))
-
     def features(self, images: Iterable[ImageLike], batch_size: int = 32) -> np.ndarray:
         """The features [images, dim] of the frozen backbone, before anything that was learned."""
-        found, tensors = [], (self._tensor(image) for image in images)
-        while batch := list(itertools.islice(tensors, batch_size)):
-            found.append(self._computed(lambda x: self.learner.cached_features(x, None), torch.stack(batch)).cpu())
+        batches = self._batches(images, batch_size)
+        found = [self._computed(lambda x: self.learner.cached_features(x, None), x).cpu() for x in batches]
         return torch.cat(found).numpy()
 
     def scores(self, x: Tensor) -> Tensor:
@@ -267,13 +257,10 @@ class Model:
         with tensor_cores(self.device, self._precision), autocast(self.device, self._precision):
             return function(x.to(self.device, non_blocking=True)).float()
 
-    def _best(self, scores: Tensor, top: int) -> list[Prediction]:
-        """Rank by the scores themselves, equal ones by class, as the run did."""
-        order = scores.sort(dim=1, descending=True, stable=True).indices[:, :top]
-        shares = self.learner.probabilities(scores).gather(1, order)
-        rows = zip(order.tolist(), shares.tolist(), strict=True)
-        best = [tuple((self.classes[label], share) for label, share in zip(*row, strict=True)) for row in rows]
-        return [Prediction(*one[0], top=one) for one in best]
+    def _batches(self, images: Iterable[ImageLike], batch_size: int) -> Iterator[Tensor]:
+        tensors = (self._tensor(image) for image in images)
+        while batch := list(itertools.islice(tensors, batch_size)):
+            yield torch.stack(batch)
 
     def _tensor(self, image: Any) -> Tensor:
         if isinstance(image, (str, Path)):
@@ -283,14 +270,7 @@ class Model:
         wanted = (3, *self.learner.backbone.img_size)
         if isinstance(image, Tensor) and tuple(image.shape) == wanted and image.is_floating_point():
             return image.float().cpu()
-        got = f"a tensor {list(image.shape)} of {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
         raise UserError(
             f"an image must be a path, a PIL image or a tensor {list(wanted)} of floats as model.transform returns it, "
-            f"got {got}"
+            f"got {type(image).__name__}"
         )
-
-
-_SCORED_ALONE = (
-    "{} with fidelity pilot chose prompts for a whole batch in this run; predict scores each image alone, so labels "
-    "can differ from the run's own predictions"
-)

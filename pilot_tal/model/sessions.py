@@ -8,36 +8,47 @@ model as it was, or as it is afterwards.
 """
 
 import contextlib
-import os
+import hashlib
+import math
 import re
 import shutil
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from data_lt import CARDS
 from data_lt.errors import UserError
-from data_lt.files import given_path, os_errors, staged_folder
-from pilot_tal.model.images import HELD_OUT, TRAIN, Photo
+from data_lt.files import check_regular, checksum, given_path, os_errors, staged_folder
+from data_lt.pictures import to_rgb
+from data_lt.pools import official_pools
+from data_lt.prepare import OWN, find_pool
+from pilot_tal.model.model import LARGEST_IMAGE
 from pilot_tal.record.lock import Lock, locked
-from pilot_tal.record.run_dir import (
-    FOLDERS,
-    LOG,
-    RECORD,
-    RESULT,
-    SESSION,
-    damaged,
-    read_run_record,
-    read_sealed,
-    write_sealed,
-)
+from pilot_tal.record.run_dir import FOLDERS, RECORD, RESULT, SESSION, read_run_record, read_sealed, write_sealed
 from pilot_tal.version import __version__
 
+Photos = str | Path | Mapping[str, Iterable[str | Path | Image.Image]]
+TRAIN, HELD_OUT = "train", "held out"
 SESSIONS = "sessions.json"
-_STAGED, _READY = SESSION, f"{SESSION}-ready"
+_READY = f"{SESSION}-ready"
 _HIDDEN = shutil.ignore_patterns(".*")  # locks, and sessions under way
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One image: `name` is shown, `split` is empty until it is decided."""
+
+    file: Path = field(compare=False)
+    name: str
+    label: str
+    checksum: str
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,37 +124,112 @@ class History:
     def without(self, label: str) -> "History":
         """The history without the images of a class."""
         left = (tuple(photo for photo in session.images if photo.label != label) for session in self.sessions)
-        sessions = tuple(replace(one, images=images) for one, images in zip(self.sessions, left, strict=True))
-        return replace(self, sessions=sessions)
+        return replace(self, sessions=tuple(map(lambda one, own: replace(one, images=own), self.sessions, left)))
 
 
 def read_history(folder: Path) -> History:
     """Reads the sessions of a model folder; empty for a folder without a run.
 
     Raises:
-        UserError: it is a run directory of `run` or `compare`, or a file is damaged.
+        UserError: it is a run directory of `run` or `compare`, or the file is damaged.
     """
-    file = folder / SESSIONS
-    if not file.is_file():
+    if not (folder / SESSIONS).is_file():
         if (folder / RECORD).is_file():
             raise UserError(f"{folder} is a finished benchmark run, whose stream is closed; give a new folder to learn")
         return History()
-    content = read_sealed(file)
-    try:
-        rows = [tuple(Photo(Path(row[0]), *row) for row in session.pop("images")) for session in content["sessions"]]
-        sessions = [Session(**one, images=images) for one, images in zip(content["sessions"], rows, strict=True)]
-        return History(tuple(content["settings"]), tuple(sessions))
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise damaged(file, str(error)[:80]) from error
+    content = read_sealed(folder / SESSIONS)
+    rows = [tuple(Photo(Path(row[0]), *row) for row in one.pop("images")) for one in content["sessions"]]
+    sessions = (Session(**one, images=images) for one, images in zip(content["sessions"], rows, strict=True))
+    return History(tuple(content["settings"]), tuple(sessions))
 
 
 def write_history(folder: Path, history: History) -> None:
     """Writes the sessions with their lists of images."""
-    rows = ([[one.name, one.label, one.checksum, one.split] for one in own.images] for own in history.sessions)
     sessions = [
-        asdict(replace(own, images=())) | {"images": row} for own, row in zip(history.sessions, rows, strict=True)
+        asdict(replace(own, images=()))
+        | {"images": [[one.name, one.label, one.checksum, one.split] for one in own.images]}
+        for own in history.sessions
     ]
     write_sealed(folder / SESSIONS, {"settings": list(history.settings), "sessions": sessions})
+
+
+def find_photos(photos: Photos, scratch: Path) -> list[Photo]:
+    """Lists the images of a session, by class and name.
+
+    Args:
+        photos: A folder with one folder per class, or with train/ and test/ of them; or images by class.
+        scratch: Where PIL images are written as PNG files, which keep every pixel.
+    """
+    found = []
+    if isinstance(photos, Mapping):
+        for number, (label, images) in enumerate(photos.items()):
+            name = unicodedata.normalize("NFC", str(label).strip())
+            if not name or not name.isprintable():
+                raise UserError(f"a class needs a name of printable letters, got {label!r}")
+            for file in _files(images, scratch / str(number)):
+                found.append((file, file.name, name, ""))
+    else:
+        pool = find_pool(CARDS[OWN], given_path(photos, "PHOTOS"))
+        train, test = official_pools(CARDS[OWN], pool)
+        for label, files in pool.files.items():
+            for split, names in (("" if test is None else TRAIN, train), (HELD_OUT, test or {})):
+                for name in sorted(names.get(label, ())):
+                    found.append((pool.root / files[name], files[name], label, split))
+    for file, *_ in found:
+        check_regular(file, "the image", LARGEST_IMAGE)
+    return [Photo(file, name, label, checksum(file), split) for file, name, label, split in found]
+
+
+def _files(images: Iterable[str | Path | Image.Image], scratch: Path) -> Iterator[Path]:
+    scratch.mkdir()
+    for number, image in enumerate([images] if isinstance(images, (str, Path, Image.Image)) else images):
+        if isinstance(image, Image.Image):
+            file = scratch / f"image{number:05d}.png"
+            to_rgb(image).save(file)
+            yield file
+        else:
+            yield given_path(image, "the image").absolute()
+
+
+def choose_photos(found: list[Photo], before: list[Photo], again: bool, hold_out: float, seed: int) -> list[Photo]:
+    """Leaves out images whose bytes were learned before or come twice, and decides which of the others are held out.
+
+    Where train/ and test/ have not decided it, a share of each class is held out: at least one image, none of a class
+    of one. The choice depends on the images' bytes and the seed alone.
+
+    Args:
+        found: The images of this session.
+        before: All images of earlier sessions.
+        again: Train on those that were trained on before once more; they are never held out, nor the reverse.
+        hold_out: The share.
+        seed: Of the choice.
+
+    Raises:
+        UserError: an image is in two classes.
+    """
+    if not 0 <= hold_out < 1:
+        raise UserError(f"hold_out must be at least 0 and below 1, got {hold_out:g}")
+    learned, kept = {photo.checksum: photo for photo in before}, dict[str, Photo]()
+    for photo in found:
+        old = learned.get(photo.checksum)
+        first = old or kept.get(photo.checksum) or photo
+        if first.label != photo.label:
+            other = f"learned as {first.label!r}" if old else f"in {first.label!r} ({first.name})"
+            raise UserError(f"{photo.name} in {photo.label!r} is also {other}; remove one of the two")
+        if old is None:
+            kept.setdefault(photo.checksum, photo)
+        elif again and old.split == TRAIN and photo.split != HELD_OUT:
+            kept.setdefault(photo.checksum, replace(photo, split=TRAIN))
+    undecided: dict[str, list[str]] = {}
+    for photo in kept.values():
+        if not photo.split:
+            undecided.setdefault(photo.label, []).append(photo.checksum)
+    for own in undecided.values():
+        number = min(max(1, math.floor(hold_out * len(own) + 0.5)), len(own) - 1) if hold_out else 0
+        own.sort(key=lambda one: hashlib.sha256(f"{seed} {one}".encode()).digest())
+        for place, one in enumerate(own):
+            kept[one] = replace(kept[one], split=HELD_OUT if place < number else TRAIN)
+    return list(kept.values())
 
 
 def copy_model(source: Path, folder: str | Path) -> Path:
@@ -176,11 +262,11 @@ def kept_file(folder: Path, photo: Photo) -> Path:
 @contextlib.contextmanager
 def staged_session(folder: Path, lock: Lock) -> Iterator[Path]:
     """Yields a copy of the model folder to change; on success it takes the folder's place, else nothing happens."""
-    staged = folder / _STAGED
+    staged = folder / SESSION
     shutil.rmtree(staged, ignore_errors=True)  # of a session that was killed
     with os_errors(f"cannot write to {folder}"):
         try:
-            shutil.copytree(folder, staged, ignore=_HIDDEN, copy_function=_link)
+            shutil.copytree(folder, staged, ignore=_HIDDEN)
             yield staged
             lock.check()
             staged.replace(folder / _READY)
@@ -210,12 +296,3 @@ def apply_session(folder: Path) -> None:
     for file in {file for part in FOLDERS for file in (folder / part).glob("*")} - named:  # of earlier sessions
         file.unlink()
     shutil.rmtree(ready)
-
-
-def _link(source: str, target: str) -> None:
-    """A second name of a file that is never changed in place, or a copy where the disk has no links."""
-    if Path(source).name != LOG:
-        with contextlib.suppress(OSError):
-            os.link(source, target)
-            return
-    shutil.copy2(source, target)

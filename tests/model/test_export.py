@@ -20,8 +20,7 @@ from safetensors.torch import load_file
 from data_lt.errors import UserError
 from pilot_tal import load_model
 from pilot_tal.learners import LEARNERS
-from pilot_tal.model.card import weights_note
-from pilot_tal.model.export import export_model
+from pilot_tal.model.export import export_model, weights_note
 from pilot_tal.model.load import read_about
 from pilot_tal.record.run_dir import load_run, write_sealed
 

@@ -6,8 +6,8 @@ from hub_server import TOKEN, HubServer
 
 import pilot_tal as pt
 from data_lt.errors import UserError
-from pilot_tal.model.export import export_model
-from pilot_tal.model.hub import fetch_export, push_export
+from pilot_tal.model.export import export_model, push_export
+from pilot_tal.model.load import fetch_export
 
 
 @pytest.fixture

@@ -1,21 +1,19 @@
-"""`pilot-tal predict` on real files: the table, CSV and JSON, what is skipped, and what is counted."""
+"""`pilot-tal predict` on real files: the table, CSV, and what is skipped."""
 
 import csv
-import json
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers.cli import command
-from model_helpers import CLASSES, photo, said
+from model_helpers import photo
 from safetensors.torch import load_file, save_file
 
 from data_lt.files import checksum
 from pilot_tal import load_model
 from pilot_tal.model.model import Prediction
-from pilot_tal.model.table import csv_text, prediction_table
+from pilot_tal.model.predictions import csv_text, prediction_table
 from pilot_tal.record.run_dir import read_sealed, write_sealed
 
 
@@ -60,74 +58,39 @@ def test_home_directory_is_expanded(run, tmp_path, monkeypatch):
 
 def test_csv_escapes_formulas():
     top = (("=cmd()", 0.6), ("@SUM(1)", 0.3), ("plain", 0.1))
-    model = SimpleNamespace(record=SimpleNamespace(stream=SimpleNamespace(class_names=["'a"])))
-    table = prediction_table(model, [Path("'a/-x.png")], [Prediction(*top[0], top)])
-    (row,) = csv.DictReader(csv_text(table.replace("'a/-x.png", "-x.png")).splitlines())
-    assert [row[key] for key in ("image", "label", "true", "label_2", "label_3")] == [
-        "'-x.png", "'=cmd()", "''a", "'@SUM(1)", "plain",
-    ]  # fmt: skip
+    table = prediction_table([Path("-x.png")], [Prediction(*top[0], top)])
+    (row,) = csv.DictReader(csv_text(table).splitlines())
+    assert [row[key] for key in ("image", "label", "label_2", "label_3")] == ["'-x.png", "'=cmd()", "'@SUM(1)", "plain"]
 
 
-def test_csv_and_json_contain_the_predictions(run, workspace, tmp_path):
+def test_csv_contains_the_predictions(run, workspace, tmp_path):
     files = [photo(tmp_path / "in" / f"{number}.png", number) for number in range(3)]
     results = load_model(run).predict(files, top=3)
-    for name in ("out.csv", "out.json"):
-        status, printed = command("predict", run, tmp_path / "in", "--top", 3, "-o", tmp_path / name)
-        assert status == 0 and f"3 images: {tmp_path / name}" in printed, printed
+    status, printed = command("predict", run, tmp_path / "in", "--top", 3, "-o", tmp_path / "out.csv")
+    assert status == 0 and f"3 images: {tmp_path / 'out.csv'}" in printed, printed
     with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    content = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert content["after_task"] == 2 and content["run"] == run.name and content["scores"] == {}
-    for file, row, entry, result in zip(files, rows, content["images"], results, strict=True):
-        assert (row["image"], row["label"], row["true"]) == (str(file), result.label, "")
+    for file, row, result in zip(files, rows, results, strict=True):
+        assert (row["image"], row["label"]) == (str(file), result.label)
         assert [row["label"], row["label_2"], row["label_3"]] == [name for name, _ in result.top]
-        assert [entry[key] for key in ("label", "label_2", "label_3")] == [name for name, _ in result.top]
-        scores = [entry[key] for key in ("score", "score_2", "score_3")]
+        scores = [float(row[key]) for key in ("score", "score_2", "score_3")]
         assert scores == pytest.approx([score for _, score in result.top], abs=1e-5)
-        assert float(row["score"]) == pytest.approx(result.score, abs=1e-5) and entry["true"] is None
-
-
-@pytest.mark.parametrize("after", [1, 2])
-def test_accuracy_head_and_tail_are_those_of_the_run_on_its_test_images(after, run, workspace, tmp_path):
-    images, true, pred = said(run, after - 1)
-    for name in said(run, 1)[0]:  # all classes, also those that are not learned after the first task
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(workspace.images / name, tmp_path / name)
-    out = tmp_path / "out.json"
-    status, printed = command("predict", run, tmp_path, "--after-task", after, "-o", out)
-    assert status == 0, printed
-    counts = load_model(run).record.stream.train_counts
-    order = load_model(run).record.stream.class_order
-    tail = sorted(range(CLASSES), key=lambda label: (counts[label], order[label]))[: CLASSES // 2]
-    right = {label: [p == t for t, p in zip(true, pred, strict=True) if t == label] for label in set(true)}
-    recall = {label: sum(values) / len(values) for label, values in right.items()}
-    scores = json.loads(out.read_text())["scores"]
-
-    def mean(labels):
-        values = [recall[label] for label in labels if label in recall]
-        return pytest.approx(sum(values) / len(values)) if values else None
-
-    assert scores["images"] == len(images) and scores["unlearned"] == 3 * CLASSES - len(images)
-    assert scores["accuracy"] == pytest.approx(sum(t == p for t, p in zip(true, pred, strict=True)) / len(true))
-    assert scores["a_mean"] == mean(range(CLASSES)) and scores["a_tail"] == mean(tail)
-    assert scores["a_head"] == mean(set(range(CLASSES)) - set(tail))
-    assert f"accuracy {100 * scores['accuracy']:.2f} % on {len(images)} images" in printed
-    assert ("not learned yet" in printed) == (after == 1)
+        assert float(row["score"]) == pytest.approx(result.score, abs=1e-5)
 
 
 def test_unreadable_images_are_named_skipped_and_counted(run, tmp_path):
     good = [photo(tmp_path / "in" / f"{number}.png", number) for number in (0, 2)]
     (tmp_path / "in" / "1.png").write_bytes(good[0].read_bytes()[:100])
     (tmp_path / "in" / "3.jpg").write_bytes(b"")
-    status, printed = command("predict", run, tmp_path / "in", "-o", tmp_path / "out.json")
+    status, printed = command("predict", run, tmp_path / "in", "-o", tmp_path / "out.csv")
     assert status == 1
     assert f"skipped: cannot read the image {tmp_path / 'in' / '1.png'}" in printed
     assert f"skipped: cannot read the image {tmp_path / 'in' / '3.jpg'}: empty file" in printed
     assert "2 of 4 images could not be read and were skipped" in printed
-    content = json.loads((tmp_path / "out.json").read_text())
-    assert [entry["image"] for entry in content["images"]] == [str(file) for file in good]
-    assert [entry["label"] for entry in content["images"]] == [one.label for one in load_model(run).predict(good)]
-    assert len(content["unreadable"]) == 2
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == [str(file) for file in good]
+    assert [row["label"] for row in rows] == [one.label for one in load_model(run).predict(good)]
     status, printed = command("predict", run, tmp_path / "in" / "3.jpg")
     assert status == 1 and "1 of 1 images" in printed
 
@@ -141,7 +104,7 @@ def test_bad_input_raises_user_error_and_writes_nothing(run, tmp_path):
         (run, tmp_path / "missing.png"): "does not exist",
         (tmp_path, image): "neither a run directory",
         (tmp_path / "no_model", tmp_path / "missing.png"): "no_model does not exist",
-        (run, image, "-o", tmp_path / "out.txt"): "--output must end in .csv or .json",
+        (run, image, "-o", tmp_path / "out.txt"): "--output must end in .csv",
         (run, image, "--after-task", 9): "has no model after task 9",
         (run, image, "-o", image / "out.csv"): "cannot write",
     }.items():
@@ -170,12 +133,11 @@ def test_output_inside_a_run_is_refused(run, tmp_path):
     assert (run / "result.json").read_bytes() == before and not (run / "predictions" / "new.csv").exists()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_name_that_is_not_utf8_is_written_escaped(run, tmp_path, suffix):
+def test_name_that_is_not_utf8_is_written_escaped(run, tmp_path):
     good = photo(tmp_path / "in" / "good.png")
     os.link(good, os.fsencode(tmp_path / "in") + b"/bad\xff.png")
-    assert command("predict", run, tmp_path / "in", "-o", tmp_path / f"out{suffix}")[0] == 0
-    written = (tmp_path / f"out{suffix}").read_text(encoding="utf-8")
+    assert command("predict", run, tmp_path / "in", "-o", tmp_path / "out.csv")[0] == 0
+    written = (tmp_path / "out.csv").read_text(encoding="utf-8")
     assert str(good) in written and "bad\\" in written
 
 
