@@ -111,11 +111,8 @@ def load_runs(paths: str | Path | Iterable[str | Path], baseline: str = "ce") ->
     """Reads run directories, or folders of them, native or upstream, as one study.
 
     Args:
-        paths: Run directories, or folders of them.
+        paths: Run directories, or folders of them; a damaged run is a `UserError`.
         baseline: Loss that the study compares the others with.
-
-    Raises:
-        UserError: there is no run, a file of one is damaged, or none was trained with the baseline.
     """
     from pilot_tal.results import load_study
 
@@ -149,38 +146,34 @@ def report(
 
 def list_methods() -> list[str]:
     """Names of all methods, including those of installed plugins."""
-    from pilot_tal.config.parse import load_plugins
     from pilot_tal.learners import LEARNERS
 
-    load_plugins()
-    return list(LEARNERS)
+    return _names(LEARNERS)
 
 
 def list_losses() -> list[str]:
     """Names of all losses, including those of installed plugins."""
-    from pilot_tal.config.parse import load_plugins
     from pilot_tal.losses import LOSSES
 
-    load_plugins()
-    return list(LOSSES)
+    return _names(LOSSES)
 
 
 def list_datasets() -> list[str]:
     """Names of all datasets, including those of installed plugins."""
     from data_lt import CARDS
+
+    return _names(CARDS)
+
+
+def _names(registry: Iterable[str]) -> list[str]:
     from pilot_tal.config.parse import load_plugins
 
     load_plugins()
-    return list(CARDS)
+    return list(registry)
 
 
 def create_learner(
-    method: str,
-    backbone: "FrozenBackbone",
-    num_classes: int,
-    num_tasks: int,
-    fidelity: str = "pilot",
-    **settings: Any,
+    method: str, backbone: "FrozenBackbone", num_classes: int, num_tasks: int, fidelity: str = "pilot", **settings: Any
 ) -> "Learner":
     """Builds the learner of a method on a frozen backbone, for a training loop of your own.
 
@@ -199,11 +192,7 @@ def create_learner(
 
 
 def create_loss(name: str, **options: Any) -> "nn.Module":
-    """Builds a loss by name: `create_loss("tal", lam=0.99)`. Call `begin_task` before its first batch.
-
-    Raises:
-        UserError: no such loss, no such option, or a value out of range.
-    """
+    """Builds a loss by name: `create_loss("tal", lam=0.99)`. Call `begin_task` before its first batch."""
     from pilot_tal.losses import build_loss
 
     return build_loss(name, **options)

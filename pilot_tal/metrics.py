@@ -1,8 +1,8 @@
-"""Metrics of a class-incremental run, from one confusion matrix per task.
+"""Metrics of a class-incremental run, from one confusion matrix per task: pure functions over NumPy arrays.
 
-Pure functions over NumPy arrays. A confusion matrix has a row for each true class and a column for each
-predicted one. Values are fractions of 1 and never rounded. Labels are those after the class order was
-applied. A class without test images has no accuracy: it is NaN and stays out of every mean.
+A confusion matrix has a row for each true class and a column for each predicted one. Values are fractions of 1 and
+never rounded. Labels are those after the class order was applied. A class without test images has no accuracy: it is
+NaN and stays out of every mean.
 """
 
 import math
@@ -67,8 +67,7 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
 }
 """Scalar metrics: key in `summarize` → short name, definition. Higher is better except for forgetting."""
 LOWER_IS_BETTER = ("forgetting",)
-AFTER_TASK = ("accuracy_after_task", "tail_after_task", "old_after_task", "new_after_task")
-"""Lists over the tasks."""
+AFTER_TASK = ("accuracy_after_task", "tail_after_task", "old_after_task", "new_after_task")  # lists over the tasks
 
 
 def confusion_matrix(true: np.ndarray, pred: np.ndarray, classes: int) -> np.ndarray:
@@ -113,12 +112,9 @@ def accuracy(confusion: np.ndarray, classes: slice = slice(None)) -> float:
 def forgetting(matrix: np.ndarray) -> float:
     """Mean drop from the best earlier accuracy, over all tasks but the last; NaN for one task.
 
-    Args:
-        matrix: accuracy after task t (row) on the images of task j (column), NaN for j > t.
+    `matrix` is the accuracy after task t (row) on the images of task j (column), NaN for j > t.
     """
-    if len(matrix) < 2:
-        return math.nan
-    return _mean(np.fmax.reduce(matrix[:-1, :-1]) - matrix[-1, :-1])  # fmax ignores NaN
+    return _mean(np.fmax.reduce(matrix[:-1, :-1]) - matrix[-1, :-1]) if len(matrix) > 1 else math.nan
 
 
 def rank_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.ndarray:
@@ -133,21 +129,15 @@ def rank_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.
 
 
 def tail_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.ndarray:
-    """Labels of the tail, ascending: the half (rounded down) with the fewest training images.
-
-    Equal counts are ranked by the original class index, so the tail does not depend on the class order.
-    """
+    """Labels of the tail, ascending: the half (rounded down) with the fewest images, whatever the class order."""
     return np.sort(rank_classes(train_counts, class_order)[: len(train_counts) // 2])
 
 
 def shot_groups(train_counts: Sequence[int]) -> dict[str, np.ndarray]:
     """Labels of the many-, medium- and few-shot classes; a group without classes is left out."""
     counts = np.asarray(train_counts)
-    groups = {
-        "many": counts > MANY_ABOVE,
-        "medium": (counts >= FEW_BELOW) & (counts <= MANY_ABOVE),
-        "few": counts < FEW_BELOW,
-    }
+    many, few = counts > MANY_ABOVE, counts < FEW_BELOW
+    groups = {"many": many, "medium": ~many & ~few, "few": few}
     return {name: np.flatnonzero(mask) for name, mask in groups.items() if mask.any()}
 
 
@@ -159,18 +149,13 @@ def thirds(train_counts: Sequence[int], class_order: Sequence[int]) -> dict[str,
 
 
 def summarize(
-    predictions: Predictions,
-    task_sizes: Sequence[int],
-    train_counts: Sequence[int],
-    class_order: Sequence[int],
+    predictions: Predictions, task_sizes: Sequence[int], train_counts: Sequence[int], class_order: Sequence[int]
 ) -> dict[str, Any]:
     """All metrics of a run after its last finished task, ready for JSON (an undefined value is None).
 
     Args:
         predictions: true and predicted labels after each finished task, over all classes seen by then.
-        task_sizes: number of classes of each task of the whole run.
-        train_counts: training images of each class of the whole run.
-        class_order: original index of each class.
+        task_sizes, train_counts, class_order: of the whole run.
 
     Returns:
         The scalars of `DEFINITIONS` (groups only where they have classes), the lists of `AFTER_TASK`, and
@@ -232,13 +217,7 @@ def _class_means(recall: np.ndarray, tail: np.ndarray, groups: Mapping[str, np.n
 def _over_tasks(
     confusions: Sequence[np.ndarray], seen: np.ndarray, tail: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Accuracy after task t (row) on the images of task j (column), and the lists of `AFTER_TASK`; NaN where undefined.
-
-    Args:
-        confusions: The confusion matrix after each finished task.
-        seen: Number of classes seen after each task.
-        tail: Labels of the tail.
-    """
+    """Accuracy after task t (row) on the images of task j (column), and the lists of `AFTER_TASK`; NaN if undefined."""
     done = len(confusions)
     matrix, after = np.full((done, done), np.nan), {key: np.full(done, np.nan) for key in AFTER_TASK}
     for t, confusion in enumerate(confusions):
@@ -254,15 +233,13 @@ def _over_tasks(
 
 def _confusions(predictions: Predictions, task_sizes: Sequence[int]) -> list[np.ndarray]:
     """The confusion matrix after each finished task."""
-    done = len(predictions)
-    if not 1 <= done <= len(task_sizes):
-        raise UserError(f"predictions must cover 1 to {len(task_sizes)} tasks, got {done}")
-    seen = np.cumsum(task_sizes)[:done]
-    confusions = [confusion_matrix(*predictions[t], int(seen[t])) for t in range(done)]
-    for task, confusion in enumerate(confusions):
-        if not confusion.any():
+    if not 1 <= len(predictions) <= len(task_sizes):
+        raise UserError(f"predictions must cover 1 to {len(task_sizes)} tasks, got {len(predictions)}")
+    seen = np.cumsum(task_sizes).tolist()
+    for task, (true, _) in enumerate(predictions):
+        if not len(true):
             raise UserError(f"there are no predictions after task {task}")
-    return confusions
+    return [confusion_matrix(*labels, classes) for labels, classes in zip(predictions, seen, strict=False)]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ them, `Option.parse` reads one from the command line, `Option.check` takes one f
 `build` makes the object from checked values. Dataclasses may nest; that is how a run's record is read back.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -44,11 +45,7 @@ class Option:
     optional: bool = False
 
     def parse(self, text: str) -> Any:
-        """The value written on a command line.
-
-        Raises:
-            UserError: it is not of the setting's type or out of its range.
-        """
+        """The value written on a command line."""
         if not text:
             raise UserError(f"{self.name} has no value; write {self.name}=VALUE or leave it out")
         if self.optional and text.lower() in _NOTHING and text not in self.rule.choices:  # law=none is a law
@@ -98,26 +95,21 @@ class Option:
         if self.kind is bool:
             return {"true": True, "false": False}.get(text.lower(), text)
         if self.kind in (int, float) and len(text) <= _SHOWN and text.isascii():
-            try:
+            with contextlib.suppress(ValueError):
                 return self.kind(text.replace("_", "x"))  # Python would read 1_000
-            except ValueError:
-                return text
         return text
 
     def _one(self, value: Any) -> Any:
-        if dataclasses.is_dataclass(self.kind):
-            if not isinstance(value, Mapping):
-                raise self._wrong(value)
-            return build(self.kind, value)
-        if self.kind is dict:
-            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-                raise self._wrong(value)
-            return dict(value)
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            if dataclasses.is_dataclass(self.kind):
+                return build(self.kind, value)
+            if self.kind is dict:
+                return dict(value)
         if isinstance(value, str) and value in self.rule.words:
             return value
-        if self.kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 60:
+        if self.kind is float and type(value) is int and abs(value) < 1 << 60:
             value = float(value)
-        if type(value) is not self.kind or not self._fits(value):
+        if type(value) is not self.kind or self.kind is dict or not self._fits(value):
             raise self._wrong(value)
         return value
 
@@ -126,31 +118,21 @@ class Option:
         if rule == _FREE:  # a field of a record, which no user sets: names of classes and seeds have no range
             return not isinstance(value, float) or math.isfinite(value)
         if isinstance(value, str):
-            fits = (
-                value in rule.choices
-                if rule.choices
-                else re.fullmatch(rule.pattern or ".*", value, re.ASCII) is not None
-            )
-            return len(value) <= _LONGEST_TEXT and value.isprintable() and fits
+            fits = value in rule.choices if rule.choices else re.fullmatch(rule.pattern or ".*", value, re.ASCII)
+            return bool(fits) and len(value) <= _LONGEST_TEXT and value.isprintable()
         if isinstance(value, bool):
             return True
         limit = _LARGEST[self.kind]
-        low = -limit if rule.low is None else rule.low
-        high = limit if rule.high is None else rule.high
-        inside = math.isfinite(value) and low <= value <= high
+        low, high = (sign * limit if end is None else end for sign, end in ((-1, rule.low), (1, rule.high)))
+        inside = low <= value <= high  # which NaN is not
         return inside and (rule.above is None or value > rule.above) and (rule.below is None or value < rule.below)
 
     def _wrong(self, value: Any) -> UserError:
         return UserError(f"{self.name} must be {self.allowed}, got {_shown(value)}")
 
 
-def settings_of(made: Callable[..., Any]) -> Mapping[str, Option]:
+def _settings_of(made: Any) -> Mapping[str, Option]:
     """The settings of a class: its parameters with a `Rule`, and all fields of a dataclass."""
-    return _read_settings(made)
-
-
-@cache
-def _read_settings(made: Any) -> Mapping[str, Option]:
     fields = dataclasses.is_dataclass(made)
     hints = get_type_hints(made if fields else made.__init__, include_extras=True)
     found = {}
@@ -163,19 +145,16 @@ def _read_settings(made: Any) -> Mapping[str, Option]:
     return types.MappingProxyType(found)
 
 
+settings_of: Callable[[Any], Mapping[str, Option]] = cache(_settings_of)
+
+
 def defaults_of(made: Callable[..., Any]) -> dict[str, Any]:
     """The defaults of a class's settings that have one."""
     return {name: s.default for name, s in settings_of(made).items() if s.default is not REQUIRED}
 
 
 def build(made: Callable[..., Made], values: Mapping[str, Any], of: str = "") -> Made:
-    """Makes the object from plain values, each checked.
-
-    Args:
-        made: A class whose settings `settings_of` lists.
-        values: By name; what is missing gets its default.
-        of: Whose settings they are, for the error about an unknown name.
-    """
+    """Makes the object from plain values by name, each checked; `of` says whose settings they are, for errors."""
     known = settings_of(made)
     for name in values:
         if name not in known:
@@ -206,7 +185,8 @@ def _kind(hint: Any) -> tuple[type, bool, bool]:
 
 
 def _range(rule: Rule) -> str:
-    low, high, above, below = (_bound(value) for value in (rule.low, rule.high, rule.above, rule.below))
+    bounds = (rule.low, rule.high, rule.above, rule.below)
+    low, high, above, below = ("" if value is None else f"{value:.15g}" for value in bounds)
     lower = f"from {low}" if low else f"above {above}" if above else ""
     upper = f"to {high}" if high else f"below {below}" if below else ""
     if low and not upper:
@@ -214,11 +194,6 @@ def _range(rule: Rule) -> str:
     elif high and not low:
         upper = f"up {upper}"
     return "".join(f" {part}" for part in (lower, upper) if part)
-
-
-def _bound(value: float | None) -> str:
-    """A bound as it is typed: whole numbers with all their digits."""
-    return "" if value is None else str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def _shown(value: Any) -> str:

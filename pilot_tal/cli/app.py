@@ -1,6 +1,7 @@
 """`pilot-tal`: the command line. Each command lives in `pilot_tal/cli/`."""
 
 import contextlib
+import errno
 import inspect
 import os
 import re
@@ -16,16 +17,15 @@ from pilot_tal.cli.compare import compare, mark_slurm
 from pilot_tal.cli.export import export
 from pilot_tal.cli.learn import learn
 from pilot_tal.cli.list import list_names
-from pilot_tal.cli.output import accept_any_text, discard_output, echo, is_output_error
 from pilot_tal.cli.predict import predict
 from pilot_tal.cli.report import report
 from pilot_tal.cli.run import run
+from pilot_tal.cli.shared import accept_any_text, discard_output, echo
 from pilot_tal.cli.status import status
 from pilot_tal.cli.upstream import upstream
 from pilot_tal.cli.verify import verify
 from pilot_tal.version import __version__
 
-_LONGEST_WORD = 100  # of what was typed, in an error about it
 _COMMANDS: dict[str, Callable] = {
     **{"run": run, "compare": compare, "status": status, "report": report, "list": list_names, "build": build},
     **{"learn": learn, "predict": predict, "export": export, "upstream": upstream, "verify": verify},
@@ -57,8 +57,7 @@ for _name, _function in _COMMANDS.items():
 def main() -> None:
     """Runs the command line; an error meant for the user is one sentence and exit status 2.
 
-    Ctrl-C and SIGTERM, which schedulers send, end a command in good order with status 130 or 143; a second Ctrl-C
-    ends it at once.
+    Ctrl-C and SIGTERM end a command in good order with status 130 or 143; a second Ctrl-C ends it at once.
     """
     sys.argv = mark_slurm(sys.argv)
     accept_any_text()
@@ -93,16 +92,16 @@ def _answer(error: BaseException) -> tuple[str, int]:
         if isinstance(error.__context__, BrokenPipeError):  # the reader, such as `head`, has seen enough
             return "", 1
         return f"error: foreign code has ended the program with sys.exit({str(error.code)[:60]})", 1
-    if is_output_error(error):
-        return f"error: cannot write the output: {error.strerror}", 1  # type: ignore[attr-defined]
     if isinstance(error, UserError):
         return f"error: {one_line(str(error))}", 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"error: cannot use {one_line(str(error.filename))[:200]}: {error.strerror}", 2
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE):  # of a stream, not of a file
+        return f"error: cannot write the output: {error.strerror}", 1
     if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
         return "error: out of memory; lower batch_size, img_size, workers or jobs, or choose cache=off", 2
     if hasattr(error, "format_message"):  # of the parser: an option or argument that is unknown, missing or wrong
         words = [word for word in sys.argv[1:2] if word in _COMMANDS]
-        text = re.sub(rf"(\S{{{_LONGEST_WORD}}})\S+", r"\1…", one_line(error.format_message()))
+        text = re.sub(r"(\S{100})\S+", r"\1…", one_line(error.format_message()))  # of very long words the beginning
         return f"error: {text.rstrip('.')}; see {command(*words, '--help')}", 2
     raise error

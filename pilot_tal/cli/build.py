@@ -14,8 +14,7 @@ from data_lt.manifest import Manifest, read_manifest, seal
 from data_lt.options import DataOptions, is_shipped, make_recipe
 from data_lt.pictures import shortened, verify_images
 from data_lt.prepare import build_manifest, find_pool, find_set
-from pilot_tal.cli.arguments import DataRoot, Plugins, print_table, use_plugins
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import DataRoot, Plugins, echo, print_table, use_plugins
 from pilot_tal.schema import settings_of
 
 _Built = tuple[str, Manifest, str]  # name, manifest and state

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pilot_tal.cli.arguments import Dataset, DryRun, Method, Quick, Settings
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import Dataset, DryRun, Method, Quick, Settings, echo, show_runs, stoppable
 
 if TYPE_CHECKING:
     from pilot_tal.engine.launch import Outcome
@@ -45,7 +44,6 @@ def compare(
     """
     from data_lt.errors import command
     from pilot_tal import api
-    from pilot_tal.cli.arguments import show_runs, stoppable
     from pilot_tal.config.grid import study_config
     from pilot_tal.engine.jobs import for_other_launcher, run_arguments
     from pilot_tal.results import print_summary

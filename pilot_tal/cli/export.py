@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pilot_tal.cli.arguments import AfterTask, Plugins, Weights, use_plugins
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import AfterTask, Plugins, Weights, echo, use_plugins
 
 
 def export(

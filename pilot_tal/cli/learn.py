@@ -4,7 +4,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import echo
 
 
 def learn(

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pilot_tal.cli.arguments import Plugins, use_plugins
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import Plugins, echo, use_plugins
 
 
 def list_names(
@@ -30,7 +29,8 @@ def list_names(
         return
     echo("methods:")
     for name, learner in LEARNERS.items():
-        echo(f"  {name:17} {learner.title}{_advice(learner.recommended)}")
+        advice = f" (recommended: {learner.recommended})" * bool(learner.recommended)
+        echo(f"  {name:17} {learner.title}{advice}")
     echo("datasets:")
     for card in CARDS.values():
         classes = f"{card.classes} classes" if card.classes else "as many classes as there are folders"
@@ -38,12 +38,9 @@ def list_names(
         echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images per class")
     echo("losses:")
     for name, loss in LOSSES.items():
-        echo(f"  {name:17} {loss.title}; prior: {loss.prior}{_advice(loss.recommended)}")
+        advice = f" (recommended: {loss.recommended})" * bool(loss.recommended)
+        echo(f"  {name:17} {loss.title}; prior: {loss.prior}{advice}")
     echo(f"every setting of a method is shown by: {command('list', next(iter(LEARNERS)))}")
-
-
-def _advice(recommended: str) -> str:
-    return f" (recommended: {recommended})" if recommended else ""
 
 
 def _list_settings(method: str, dataset: str) -> None:
@@ -55,6 +52,6 @@ def _list_settings(method: str, dataset: str) -> None:
     values = {**defaults(method, dataset), "seeds": USUAL["seeds"]}
     for key, setting in known_settings(method).items():
         value = values.get(key, setting.default)
-        shown = "" if value is None or value is REQUIRED else as_typed(value)
+        shown = "" if value in (None, REQUIRED) else as_typed(value)
         about = "; ".join(dict.fromkeys(filter(None, (setting.rule.help, setting.allowed))))
         echo(f"{f'{setting.name}={shown}':44} {about}")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import echo
 
 # Texts, not paths: an empty one would become the working directory.
 Runs = Annotated[

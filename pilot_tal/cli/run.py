@@ -1,7 +1,6 @@
 """`pilot-tal run`: one run."""
 
-from pilot_tal.cli.arguments import Dataset, DryRun, Method, Quick, Settings
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import Dataset, DryRun, Method, Quick, Settings, echo, show_runs, stoppable
 
 
 def run(
@@ -14,7 +13,6 @@ def run(
     Example: pilot-tal run l2p demo_lt loss=tal seed=1993
     """
     from pilot_tal import api
-    from pilot_tal.cli.arguments import show_runs, stoppable
     from pilot_tal.config.grid import run_config
     from pilot_tal.results import print_summary
 

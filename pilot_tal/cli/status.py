@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import echo, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +35,6 @@ def status(
     from rich.live import Live
 
     from data_lt.files import given_path
-    from pilot_tal.cli.arguments import print_table
     from pilot_tal.record.states import run_states, totals
 
     path = given_path(folder, "FOLDER")

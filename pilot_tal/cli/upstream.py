@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pilot_tal.cli.arguments import DataRoot, Plugins
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import DataRoot, Plugins, echo
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "pilot_tal" / "upstream" / "__main__.py"

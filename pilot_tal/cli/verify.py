@@ -7,7 +7,7 @@ import typer
 
 from data_lt.errors import UserError, one_line
 from data_lt.files import given_path
-from pilot_tal.cli.output import echo
+from pilot_tal.cli.shared import echo
 
 if TYPE_CHECKING:
     from pilot_tal.verify.verify import TaskReport

@@ -28,7 +28,7 @@ def run_program(*arguments: str, code: str = "", **options) -> subprocess.Comple
 
 @pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii"])
 def test_characters_that_an_encoding_lacks_are_replaced(encoding):
-    code = "from pilot_tal.cli import output\noutput.accept_any_text()\noutput.echo('ρ −1 ☃')"
+    code = "from pilot_tal.cli import shared\nshared.accept_any_text()\nshared.echo('ρ −1 ☃')"
     done = run_program("list", code=code, env={"PYTHONIOENCODING": encoding}, stdout=subprocess.PIPE)
     assert done.returncode == 0 and done.stdout.startswith(b"rho -1 ?") and not done.stderr, done
 

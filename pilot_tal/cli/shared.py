@@ -1,27 +1,27 @@
-"""Arguments that several commands share, and the table of a dry run."""
+"""What several commands share: arguments, the table of a dry run, and output to any terminal in any encoding."""
 
+import codecs
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from data_lt.errors import Terminated
-from pilot_tal.cli.output import echo
+from data_lt.errors import Terminated, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pilot_tal.config.settings import StudyConfig
 
-Method = Annotated[
-    str, typer.Argument(metavar="METHOD", help="A method, such as l2p or mos; `pilot-tal list` names all.")
-]
+_ASCII = {"−": "-", "–": "-", "—": "-", "·": "*", "…": "...", "×": "x", "±": "+-", "→": "->", "≤": "<=", "≥": ">="}
+_ASCII |= {"ρ": "rho", "α": "alpha", "λ": "lambda", "“": '"', "”": '"', "’": "'"}
+
+Method = Annotated[str, typer.Argument(metavar="METHOD", help="A method, such as l2p; `pilot-tal list` names all.")]
 Dataset = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATASET", help="A dataset, such as cub_lt, demo_lt (no download) or folder_lt (your own images)."
-    ),
+    str, typer.Argument(metavar="DATASET", help="A dataset, such as cub_lt, demo_lt, or folder_lt (your own images).")
 ]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045, typer reads this form on every Python
@@ -33,16 +33,10 @@ Settings = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the runs and their estimated time, and stop.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Smoke test: a few steps of everything.")]
-DataRoot = Annotated[
-    str, typer.Option(envvar="PILOT_TAL_DATA", help="The folder of the images, or a parent of it.", metavar="FOLDER")
-]
+DataRoot = Annotated[str, typer.Option(envvar="PILOT_TAL_DATA", help="Folder of the images, or a parent of it.")]
 AfterTask = Annotated[int | None, typer.Option(help="Use the model after so many tasks.", show_default="all", min=1)]
-Weights = Annotated[
-    str | None, typer.Option(help="File of the ViT's weights.", show_default="as in the run", metavar="FILE")
-]
-Plugins = Annotated[
-    str, typer.Option(help="Modules or files that register methods, losses or datasets.", show_default=False)
-]
+Weights = Annotated[str | None, typer.Option(help="File of the ViT's weights.", show_default="as in the run")]
+Plugins = Annotated[str, typer.Option(help="Modules or files of methods, losses or datasets.", show_default=False)]
 
 
 def use_plugins(text: str) -> None:
@@ -111,3 +105,32 @@ def print_table(table: "Table") -> None:
 
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)
+
+
+def echo(text: str, err: bool = False) -> None:
+    """Prints lines, with control characters escaped so that no file name controls a terminal."""
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def accept_any_text() -> None:
+    """Lets the streams replace characters that their encoding lacks."""
+    codecs.register_error("pilot_tal", _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # not a text stream of a process
+            stream.reconfigure(errors="pilot_tal")  # type: ignore[union-attr]
+
+
+def discard_output() -> None:
+    """Sends what is still buffered to nowhere, or Python would fail again at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                os.dup2(nowhere, stream.fileno())
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)  # nothing is read from these streams
+    return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
