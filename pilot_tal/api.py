@@ -7,7 +7,8 @@
 
 Settings are keyword arguments with the names of the command line, dotted ones as `**{"tal.lam": [0.99, 0.995]}`.
 A list of values is a grid, as a comma-separated list is on the command line; a setting whose value is itself a list
-takes a tuple; `backbone` also takes an nn.Module. Wrong settings raise `UserError`, whose text is one sentence.
+takes a tuple; `backbone` also takes an nn.Module. Wrong settings, missing images and
+failed trainings raise `UserError`, whose text is one sentence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,9 +56,6 @@ def run(
 
     Returns:
         The finished run.
-
-    Raises:
-        UserError: a setting is wrong, images or weights are missing, or the training failed.
     """
     from pilot_tal.config.grid import run_config
     from pilot_tal.record.run_dir import load_run
@@ -94,9 +92,6 @@ def compare(
 
     Returns:
         The study of all runs; what failed is listed there.
-
-    Raises:
-        UserError: a setting is wrong, images or weights are missing, or every run failed.
     """
     from pilot_tal.config.grid import study_config
 

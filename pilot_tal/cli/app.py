@@ -1,4 +1,4 @@
-"""`pilot-tal`: the command line. Each command lives in `pilot_tal/cli/`."""
+"""`pilot-tal`: the command line, one file per command beside this one."""
 
 import contextlib
 import errno
@@ -12,24 +12,16 @@ from collections.abc import Callable
 import typer
 
 from data_lt.errors import Terminated, UserError, command, one_line, terminate
-from pilot_tal.cli.build import build
-from pilot_tal.cli.compare import compare, mark_slurm
-from pilot_tal.cli.export import export
-from pilot_tal.cli.learn import learn
+from pilot_tal.cli import build, compare, export, learn, predict, report, run, status, upstream, verify
 from pilot_tal.cli.list import list_names
-from pilot_tal.cli.predict import predict
-from pilot_tal.cli.report import report
-from pilot_tal.cli.run import run
 from pilot_tal.cli.shared import accept_any_text, discard_output, echo
-from pilot_tal.cli.status import status
-from pilot_tal.cli.upstream import upstream
-from pilot_tal.cli.verify import verify
 from pilot_tal.version import __version__
 
 _COMMANDS: dict[str, Callable] = {
-    **{"run": run, "compare": compare, "status": status, "report": report, "list": list_names, "build": build},
-    **{"learn": learn, "predict": predict, "export": export, "upstream": upstream, "verify": verify},
-    "replay": verify,  # the old name, for one release
+    **{"run": run.run, "compare": compare.compare, "status": status.status, "report": report.report},
+    **{"list": list_names, "build": build.build, "learn": learn.learn, "predict": predict.predict},
+    **{"export": export.export, "upstream": upstream.upstream, "verify": verify.verify},
+    "replay": verify.verify,  # the old name, for one release
 }
 
 app = typer.Typer(name="pilot-tal", invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
@@ -59,24 +51,24 @@ def main() -> None:
 
     Ctrl-C and SIGTERM end a command in good order with status 130 or 143; a second Ctrl-C ends it at once.
     """
-    sys.argv = mark_slurm(sys.argv)
+    sys.argv = compare.mark_slurm(sys.argv)
     accept_any_text()
     handlers = {signal.SIGTERM: terminate, signal.SIGINT: _interrupt}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        status = app(standalone_mode=False) or 0
+        code = app(standalone_mode=False) or 0
         sys.stdout.flush()
     except Terminated:
         raise
     except BaseException as error:
-        text, status = _answer(error)
+        text, code = _answer(error)
         with contextlib.suppress(OSError):
             echo(text, err=True) if text else None
         discard_output()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    sys.exit(status)
+    sys.exit(code)
 
 
 def _interrupt(*_: object) -> None:

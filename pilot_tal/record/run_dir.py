@@ -67,13 +67,11 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """All metrics after the tasks done, computed from the predictions; empty before the first."""
         stream = self.record.stream
-        shape = (stream.task_sizes, stream.train_counts, stream.class_order)
-        return summarize(self.labels, *shape) if self.labels else {}
+        return summarize(self.labels, stream.task_sizes, stream.train_counts, stream.class_order) if self.labels else {}
 
     def __repr__(self) -> str:
-        done = f"{self.tasks_done} of {self.record.num_tasks} tasks"
         found = [f"{name}={100 * self.metrics[name]:.2f} %" for name in ("a_mean", "a_tail") if name in self.metrics]
-        return f"Run({self.path.name}: {', '.join([done, *found])})"
+        return f"Run({self.path.name}: {', '.join([f'{self.tasks_done} of {self.record.num_tasks} tasks', *found])})"
 
     def predictions(self, task: int = -1) -> "pd.DataFrame":
         """Returns one row per test image after a task (default: the last): image, true and predicted class."""

@@ -51,10 +51,11 @@ class RunWriter:
         """
         if resumed:
             before = read_run_record(self.path)
-            for what, old, new in (
-                ("ViT", before.backbone.checksum, record.backbone.checksum),
-                ("set of image files", before.data.images, record.data.images),
-            ):
+            vits, images = (
+                (before.backbone.checksum, record.backbone.checksum),
+                (before.data.images, record.data.images),
+            )
+            for what, (old, new) in {"ViT": vits, "set of image files": images}.items():
                 if old and new and old != new:
                     raise UserError(
                         f"{self.path} began with another {what} (checksum {old[:12]}…, now {new[:12]}…): restore it "
@@ -64,25 +65,18 @@ class RunWriter:
         write_sealed(self.path / RECORD, record.plain(), self.lock.check)
 
     def write_task(
-        self,
-        task: int,
-        images: Sequence[str],
-        true: Iterable[int],
-        pred: Iterable[int],
-        **logs: Iterable[dict[str, Any]],
+        self, task: int, images: Sequence[str], true: Iterable[int], pred: Iterable[int], **logs: Iterable[dict]
     ) -> None:
         """Writes the predictions after a task and its logs (`steps`, `states`, `prompts`); an empty log has no file."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("image", "true", "pred"))
         writer.writerows(zip(map(guarded, images), (int(y) for y in true), (int(y) for y in pred), strict=True))
-        texts = {
-            kind: "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines) for kind, lines in logs.items()
-        }
-        for kind, content in {"predictions": text.getvalue(), **texts}.items():
+        lines = {kind: [json.dumps(line, allow_nan=False) + "\n" for line in log] for kind, log in logs.items()}
+        for kind, content in {"predictions": [text.getvalue()], **lines}.items():
             if content:
                 with self.new_file(task_file(kind, task)) as temporary:
-                    temporary.write_bytes(content.encode("utf-8"))
+                    temporary.write_bytes("".join(content).encode("utf-8"))
 
     def commit(self, record: RunRecord, tasks_done: int, restart: bool = False) -> None:
         """Makes the first `tasks_done` tasks part of the run, and deletes checkpoints that it does not name.
@@ -93,13 +87,8 @@ class RunWriter:
         known = 0 if restart or not (self.path / RESULT).is_file() else read_result(self.path, record)["tasks_done"]
         if tasks_done < known:
             raise UserError(f"{self.path} has {known} finished tasks already; not overwritten with {tasks_done}")
-        result = {
-            "run": record.stamp,
-            "tasks_done": tasks_done,
-            "finished": tasks_done == record.num_tasks,
-            "files": dict(sorted(self.files.items())),
-        }
-        write_sealed(self.path / RESULT, result, self.lock.check)
+        result = {"run": record.stamp, "tasks_done": tasks_done, "finished": tasks_done == record.num_tasks}
+        write_sealed(self.path / RESULT, {**result, "files": dict(sorted(self.files.items()))}, self.lock.check)
         self.clean()
 
     def append_log(self, line: str) -> None:
@@ -164,7 +153,7 @@ def _leftovers(path: Path) -> Iterator[Path]:
         with contextlib.suppress(UserError):  # a damaged result is reported where it is needed
             named = {path / name for name in read_result(path)["files"]}
             checkpoints = {*(path / "checkpoint").glob("*.safetensors")}
-            yield from checkpoints - named if checkpoints & named else ()
+            yield from sorted(checkpoints - named) if checkpoints & named else ()
 
 
 def describe(device: str) -> dict[str, Any]:

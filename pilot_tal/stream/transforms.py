@@ -20,22 +20,14 @@ def build_transforms(
     from torchvision.transforms import InterpolationMode as Mode
 
     larger = int(256 / 224 * size)
+    crop, middle = T.RandomResizedCrop, T.CenterCrop(size)
     known = {
-        "pilot": (
-            [T.RandomResizedCrop(size, scale=(0.05, 1.0), ratio=(3 / 4, 4 / 3)), T.RandomHorizontalFlip()],
-            [T.Resize(larger, Mode.BICUBIC), T.CenterCrop(size)],
-        ),
-        "coda": (
-            [T.RandomResizedCrop(size), T.RandomHorizontalFlip()],
-            [T.Resize(larger), T.CenterCrop(size)],
-        ),
-        "characters": (
-            [T.RandomResizedCrop(size, scale=(0.7, 1.0), ratio=(3 / 4, 4 / 3))],
-            [T.Resize(size), T.CenterCrop(size)],
-        ),
+        "pilot": ([crop(size, (0.05, 1.0)), T.RandomHorizontalFlip()], T.Resize(larger, Mode.BICUBIC)),
+        "coda": ([crop(size), T.RandomHorizontalFlip()], T.Resize(larger)),
+        "characters": ([crop(size, (0.7, 1.0))], T.Resize(size)),
     }
     if name not in TRANSFORMS:
         raise unknown_name("transform", name, TRANSFORMS)
-    train, test = known[name]
+    train, resize = known[name]
     after = [T.ToTensor()] if statistics is None else [T.ToTensor(), T.Normalize(*statistics)]
-    return T.Compose([*train, *after]), T.Compose([*test, *after])
+    return T.Compose([*train, *after]), T.Compose([resize, middle, *after])
