@@ -26,7 +26,6 @@ class BlockExtras:
         attention_adapter: Function of the normalised input, added to the attention's output.
         kv_delta: Function of the normalised input, added to keys and values [B, N, 2 * dim].
         mlp_adapter: Function of the residual stream before `norm2`, added to the MLP's output.
-        tokens: Prompt tokens [B, m, dim] put before the whole sequence; they stay in it from this block on.
     """
 
     prefix: tuple[Tensor, Tensor] | None = None
@@ -34,7 +33,6 @@ class BlockExtras:
     attention_adapter: Callable[[Tensor], Tensor] | None = None
     kv_delta: Callable[[Tensor], Tensor] | None = None
     mlp_adapter: Callable[[Tensor], Tensor] | None = None
-    tokens: Tensor | None = None
 
 
 NO_EXTRAS = BlockExtras()
@@ -155,8 +153,6 @@ class FrozenViT(FrozenBackbone):
     def _block(
         self, block: Any, tokens: Tensor, extras: BlockExtras, keep: slice | None, rope: Tensor | None
     ) -> Tensor:
-        if extras.tokens is not None:
-            tokens = torch.cat((extras.tokens, tokens), dim=1)
         normed = block.norm1(tokens)
         attended = self._attention(block.attn, normed, extras, keep, rope)
         if keep is not None:

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pilot_tal.learners.base import LEARNERS
 from pilot_tal.learners.moments import Moments
-from pilot_tal.learners.ranpac import RandomFeatures, RanPACConfig, compressed, ridge_weights
-from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.learners.ranpac import RandomFeatures, RanPACConfig, ridge_weights
 from pilot_tal.schema import Rule
 
 RIDGES = tuple(10.0 ** (power / 2) for power in range(-8, 17))
@@ -113,11 +113,6 @@ class AIR(RandomFeatures):
     scatter = "class"
 
     config: AIRConfig
-    moments: Moments
-
-    def new_moments(self) -> Moments:
-        """Statistics of random features without any image."""
-        return Moments(self.config.M, self.scatter)
 
     def validate(self, features: Tensor, labels: Tensor) -> Tensor:
         """Leave-one-out errors of every ridge."""
@@ -127,4 +122,4 @@ class AIR(RandomFeatures):
         """Chooses the ridge and solves the regression, on the host."""
         self.ridge = RIDGES[int(self.validated[:-1].argmin())] if float(self.validated[-1]) else 1.0
         rows, targets, _ = balanced_rows(self.moments)
-        self.weight = ridge_weights(*compressed(rows, targets), self.ridge).to(self.weight.device)
+        self.weight = ridge_weights(rows, targets, self.ridge).to(self.weight.device)

@@ -6,8 +6,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from pilot_tal.learners.base import LEARNERS
 from pilot_tal.learners.closed_form import ClosedFormConfig
-from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.learners.simplecil import Prototypes
 from pilot_tal.schema import Rule
 

@@ -1,6 +1,7 @@
-"""What every learner is: four hooks around a training step, scores, and its tensors by name."""
+"""What every learner is: four hooks around a training step, scores, and its tensors by name; and the list of all."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -8,19 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data_lt.errors import UserError, unknown_name
+from data_lt.errors import Registry, UserError, unknown_name
 from pilot_tal.backbone import FrozenBackbone, FrozenViT
 from pilot_tal.learners.cache import FeatureCache
 from pilot_tal.learners.config import MethodConfig, TrainedConfig
 from pilot_tal.learners.posthoc import PostHoc
+from pilot_tal.schema import defaults_of
 from pilot_tal.stream.task import TaskInfo
 
 FIDELITIES = ("pilot", "fixed")
+STATISTICS = "statistics."
+"""Start of the names of statistics in a checkpoint."""
 Images = Callable[[], Iterable[tuple[Tensor, Tensor]]]
-# Names of the frozen ViT inside LAMDA-PILOT's networks: a state dict saved there holds them as well.
-_FROZEN_OWNERS = ("backbone.", "feat.", "backbones.0.", "backbones.1.")
-_QUERY_NETWORK = "original_backbone."  # a second copy of the ViT, with a classifier that is never used
-_FROZEN_PARTS = ("patch_embed.", "cls_token", "pos_embed", "blocks.", "norm.")
+# Names of the frozen ViT inside LAMDA-PILOT's networks, in whose state dicts it is, and of its copy for queries.
+_FROZEN = re.compile(
+    r"original_backbone\.|(backbone|feat|backbones\.[01])\.(patch_embed\.|cls_token|pos_embed|blocks\.|norm\.)"
+)
 
 
 class Learner(nn.Module):
@@ -191,7 +195,7 @@ class Learner(nn.Module):
             self.grow_to([sum(task_sizes[: i + 1]) for i in range(len(task_sizes))])
         own = self.named_tensors()
         for name in tensors:
-            if name not in own and not _is_frozen(name):
+            if name not in own and not _FROZEN.match(name):
                 raise unknown_name(f"tensor of {type(self).__name__}", name, own)
         for name, tensor in own.items():
             if name not in tensors:
@@ -204,16 +208,26 @@ class Learner(nn.Module):
     def tensors_replaced(self) -> None:
         """Called after tensors were imported: what was derived from the old ones is void."""
 
+    def statistics(self) -> dict[str, Tensor]:
+        """What further tasks need and scores do not, by name."""
+        return {}
+
+    def load_statistics(self, known: dict[str, Tensor]) -> None:
+        """Takes over what `statistics` returned."""
+
     def checkpoint_state(self) -> dict[str, Tensor]:
         """Everything needed to go on after a finished task, flat; neither the backbone nor caches."""
-        return {"stops": torch.tensor(self.stops, dtype=torch.long)} | self.export_tensors()
+        known = {f"{STATISTICS}{name}": tensor.clone() for name, tensor in self.statistics().items()}
+        return {"stops": torch.tensor(self.stops, dtype=torch.long)} | self.export_tensors() | known
 
     def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up the state that `checkpoint_state` gave."""
+        """Takes over what `checkpoint_state` returned."""
         if "stops" not in state:
             raise UserError("the checkpoint lacks 'stops', so it is not one of a learner")
         self.grow_to(state["stops"].tolist())
-        self.import_tensors({name: tensor for name, tensor in state.items() if name != "stops"})
+        known = {name: tensor for name, tensor in state.items() if name.startswith(STATISTICS)}
+        self.import_tensors({name: state[name] for name in state.keys() - known.keys() - {"stops"}})
+        self.load_statistics({name.removeprefix(STATISTICS): tensor for name, tensor in known.items()})
 
     # Shared parts.
 
@@ -226,10 +240,6 @@ class Learner(nn.Module):
         """Logits of all classes seen, for scores: with the run's post-hoc correction, if it has one."""
         rows = head.weight[: self.seen], head.bias[: self.seen]
         return F.linear(features, *rows) if self.posthoc is None else self.posthoc(features, *rows)
-
-    def cached_features(self, x: Tensor, ids: Tensor | None) -> Tensor:
-        """The backbone's features of test images, from the cache where their ids are known."""
-        return self.cache.get("query", ids, x, lambda images: self.backbone.features(images)[:, 0])
 
     def cached_query(self, tokens: Tensor, ids: Tensor | None) -> Tensor:
         """The query feature of embedded test images, from the cache where their ids are known."""
@@ -263,16 +273,6 @@ def cosine_similarity(features: Tensor, rows: Tensor) -> Tensor:
         return F.linear(F.normalize(features.float(), dim=1), F.normalize(rows, dim=1))
 
 
-def class_means(features: Tensor, labels: Tensor, classes: range) -> Tensor:
-    """Mean feature [len(classes), dim] of every class; zero for a class without a feature."""
-    means = features.new_zeros(len(classes), features.shape[1])
-    for row, label in enumerate(classes):
-        own = features[labels == label]
-        if len(own):
-            means[row] = own.mean(dim=0)
-    return means
-
-
 def shares(scores: Tensor) -> Tensor:
     """Scores that are not negative, each row divided by its sum."""
     return scores / scores.sum(dim=1, keepdim=True)
@@ -283,7 +283,50 @@ def cosine_annealing(base: float, epoch: int, epochs: int, low: float = 0.0) -> 
     return low + (base - low) * (1 + math.cos(math.pi * epoch / epochs)) / 2
 
 
-def _is_frozen(name: str) -> bool:
-    return name.startswith(_QUERY_NETWORK) or any(
-        name.startswith(owner + part) for owner in _FROZEN_OWNERS for part in _FROZEN_PARTS
-    )
+def named_layer(name: str, layer: nn.Linear) -> dict[str, Tensor]:
+    """Weight and bias of a layer by name."""
+    return {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
+
+
+LEARNERS: Registry[type[Learner]] = Registry("method")
+
+
+def build_learner(
+    method: str,
+    backbone: FrozenBackbone,
+    config: MethodConfig,
+    num_classes: int,
+    num_tasks: int,
+    fidelity: str = "pilot",
+) -> Learner:
+    """Builds a learner for a stream of `num_tasks` tasks with `num_classes` classes in all."""
+    learner = LEARNERS[method]
+    if fidelity not in FIDELITIES:
+        raise unknown_name("fidelity", fidelity, FIDELITIES)
+    if not isinstance(config, learner.config_class):
+        raise UserError(f"{method} needs a {learner.config_class.__name__}, got {type(config).__name__}")
+    if not 1 <= num_tasks <= num_classes:
+        raise UserError(f"{num_tasks} tasks cannot share {num_classes} classes")
+    if learner.needs_vit(config) and not isinstance(backbone, FrozenViT):
+        others = ", ".join(name for name, other in LEARNERS.items() if other.needs == "features")
+        raise UserError(
+            f"{method} puts prompts or adapters into the blocks of a timm ViT with a CLS token, and {backbone.name} is "
+            f"none; use such a ViT, or a method that needs features alone ({others}; without adapters)"
+        )
+    _check_blocks(config, backbone.depth)
+    return learner(backbone, config, num_classes, num_tasks, fidelity)
+
+
+def _check_blocks(config: MethodConfig, depth: int) -> None:
+    """Blocks that a user names must exist; with none to learn in, nothing would be learnt.
+
+    The default ones are meant for twelve blocks: of these a smaller ViT takes those it has, as in LAMDA-PILOT.
+    """
+    for name, usual in defaults_of(type(config)).items():
+        if name not in ("adapt_blocks", "prompt_layer_idx", "g_prompt_layer_idx", "e_prompt_layer_idx"):
+            continue
+        blocks, needed = getattr(config, name), name != "g_prompt_layer_idx"
+        absent = blocks != usual and max(blocks, default=0) >= depth
+        if absent or (needed and min(blocks, default=depth) >= depth):
+            some = " at least one and only" if needed else " only"
+            raise UserError(f"{name} must name{some} blocks of the ViT, which are 0 … {depth - 1}, got {list(blocks)}")

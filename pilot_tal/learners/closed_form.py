@@ -1,6 +1,6 @@
 """Learners whose classifier is computed, not trained, from additive statistics of frozen features."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,11 +13,9 @@ from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.learners.adapters import AdapterConfig, AdapterLearner, named_adapters
 from pilot_tal.learners.base import CosineHead, Images
 from pilot_tal.learners.config import MethodConfig
-from pilot_tal.learners.moments import Moments, Statistics
+from pilot_tal.learners.moments import Moments
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
-
-STATISTICS = "statistics."
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,6 @@ class ClosedForm(AdapterLearner):
     scatter = "none"
     """What `Moments` keeps of the within-class scatter."""
     candidates: tuple[float, ...] = ()
-    moments: Statistics
     sigma: Tensor
 
     def __init__(self, backbone: FrozenBackbone, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
@@ -54,15 +51,25 @@ class ClosedForm(AdapterLearner):
         self.register_buffer("sigma", torch.ones(1))
         self.moments = self.new_moments()
         self.validated = torch.zeros(len(self.candidates) + 1, dtype=torch.float64)
+        self.allocate(0)
 
     @property
     def feature_dim(self) -> int:
         """Length of the features that `embedding` returns."""
         return self.backbone.dim
 
-    def new_moments(self) -> Statistics:
+    def new_moments(self) -> Moments:
         """Statistics without any image."""
         return Moments(self.feature_dim, self.scatter)
+
+    def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the classifier's buffers for so many classes."""
+        raise NotImplementedError
+
+    def allocate(self, classes: int) -> None:
+        """Fills the classifier's buffers with zeros."""
+        for name, shape in self.shapes(classes).items():
+            self.register_buffer(name, torch.zeros(shape, device=self.sigma.device))
 
     @classmethod
     def trains(cls, config: MethodConfig, task: int = 0) -> bool:
@@ -180,6 +187,7 @@ class ClosedForm(AdapterLearner):
             self.settle_features()
         self.moments = self.new_moments()
         self.validated = torch.zeros_like(self.validated)
+        self.allocate(stops[-1] if stops else 0)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The adapter, if there is one."""
@@ -190,15 +198,12 @@ class ClosedForm(AdapterLearner):
         weight, sigma = (weight, self.sigma) if self.head is None else (self.head.weight, self.head.sigma)
         return {"fc.weight": weight, "fc.sigma": sigma}
 
-    def checkpoint_state(self) -> dict[str, Tensor]:
-        """Adds the statistics, which further tasks need and scores do not."""
-        known = self.moments.state() | ({"validated": self.validated.clone()} if self.candidates else {})
-        return super().checkpoint_state() | {f"{STATISTICS}{name}": tensor for name, tensor in known.items()}
+    def statistics(self) -> dict[str, Tensor]:
+        """The moments, and the scores of the candidates."""
+        return self.moments.state() | ({"validated": self.validated} if self.candidates else {})
 
-    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `checkpoint_state` returned."""
-        super().load_checkpoint_state({k: v for k, v in state.items() if not k.startswith(STATISTICS)})
-        known = {k.removeprefix(STATISTICS): v.cpu() for k, v in state.items() if k.startswith(STATISTICS)}
-        self.moments.load_state(known)
+    def load_statistics(self, known: dict[str, Tensor]) -> None:
+        """Takes over what `statistics` returned."""
+        self.moments.load_state({name: tensor.cpu() for name, tensor in known.items()})
         if self.candidates:
-            self.validated = known["validated"].clone()
+            self.validated = known["validated"].cpu().clone()

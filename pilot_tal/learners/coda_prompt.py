@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenViT
-from pilot_tal.learners.base import Learner
+from pilot_tal.learners.base import LEARNERS, Learner, named_layer
 from pilot_tal.learners.config import Blocks, TrainedConfig
-from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -153,7 +152,7 @@ class CODAPrompt(Learner):
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Components, keys and attention vectors of every layer, and the classifier."""
-        named: dict[str, Tensor] = {"fc.weight": self.fc.weight, "fc.bias": self.fc.bias}
+        named = named_layer("fc", self.fc)
         for index, block in enumerate(self.config.prompt_layer_idx):
             named[f"prompt.e_p_{block}"] = self.prompts[index]
             named[f"prompt.e_k_{block}"] = self.keys[index]

@@ -4,11 +4,12 @@ The classes give types, ranges and the neutral value of branches that no shipped
 settings are in its file, and `configs/methods/<method>.yaml` gives the values.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from data_lt.errors import UserError
-from pilot_tal.schema import Rule
+from pilot_tal.schema import Rule, build
 
 Blocks = Annotated[tuple[int, ...], Rule("blocks of the ViT, from 0", 0, 999, unique=True)]
 
@@ -18,6 +19,14 @@ class MethodConfig:
     """What every learner has; one with these settings alone trains nothing."""
 
     batch_size: Annotated[int, Rule("images of a step", 1, 65_536)]
+
+    former: ClassVar[Mapping[str, Any]] = {}
+    """Settings of earlier versions, with the only value that there is now."""
+
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any], method: str) -> "MethodConfig":
+        """The settings in the record of a run, which may be one of an earlier version."""
+        return build(cls, {k: v for k, v in values.items() if k not in cls.former or cls.former[k] != v}, method)
 
     if TYPE_CHECKING:  # the engine reads these of every learner: settings, or constants where there is nothing to set
 

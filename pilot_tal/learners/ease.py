@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,7 @@ from torch import Tensor, nn
 from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenViT
 from pilot_tal.learners.adapters import AdapterConfig, AdapterLearner, named_adapters
-from pilot_tal.learners.base import CosineHead, Images, class_means, cosine_similarity
-from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.learners.base import LEARNERS, CosineHead, Images, cosine_similarity
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -20,12 +20,12 @@ from pilot_tal.stream.task import TaskInfo
 class EASEConfig(AdapterConfig):
     """EASE's own settings."""
 
-    use_diagonal: Annotated[bool, Rule("a class is known in its own task's subspace only")] = False
     recalc_sim: Annotated[bool, Rule("complete all missing prototypes after every task, not the newest alone")] = True
-    use_reweight: Annotated[bool, Rule("weigh the subspaces; false: one cosine over all together")] = True
     alpha: Annotated[float, Rule("weight of the subspaces of other tasks, shared among them", 0, 1000)] = 0.1
     use_init_ptm: Annotated[bool, Rule("the ViT without an adapter is one more subspace")] = False
     beta: Annotated[float, Rule("weight of that subspace", 0, 1000)] = 0.0
+
+    former: ClassVar = {"use_diagonal": False, "use_reweight": True}
 
 
 def complete_prototypes(prototypes: Tensor, stops: Sequence[int], subspaces: range) -> None:
@@ -90,23 +90,12 @@ class EASE(AdapterLearner):
     def end_task(self, images: Images) -> None:
         """Learns the task's prototypes in every subspace and completes those of earlier tasks."""
         self.finished = len(self.adapters)
-        last = self.plain + len(self.adapters) - 1
-        every = not self.config.use_diagonal
-        subspaces = [s for s in range(last + 1) if every or s < self.plain or s == last]
-        device = self.sigma.device
-        batches = []
-        for x, y in images():
-            tokens = self.backbone.embed(x.to(device))
-            features = torch.stack([self._subspace_features(s, tokens, None) for s in subspaces], dim=1)
-            batches.append((features, y.to(device)))
+        batches = [(self._subspaces(self.backbone.embed(x.to(self.sigma.device))), y) for x, y in images()]
         features, labels = (torch.cat(part) for part in zip(*batches, strict=True))
-        own = slice(self.task.first, self.task.stop)
-        for place, subspace in enumerate(subspaces):
-            classes = range(self.task.first, self.task.stop)
-            self.prototypes[own, subspace] = class_means(features[:, place], labels, classes)
-        if not self.config.use_diagonal:
-            first = 1 if self.config.recalc_sim else self.task.index
-            complete_prototypes(self.prototypes[:, self.plain :], self.stops, range(first, len(self.adapters)))
+        for label in labels.unique().tolist():
+            self.prototypes[label] = features[labels == label].mean(dim=0)
+        first = 1 if self.config.recalc_sim else self.task.index
+        complete_prototypes(self.prototypes[:, self.plain :], self.stops, range(first, len(self.adapters)))
 
     # Evaluation.
 
@@ -114,10 +103,7 @@ class EASE(AdapterLearner):
     def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """Cosines with the prototypes, summed over the subspaces; that of a class's own task weighs most."""
         prototypes = self.prototypes[: self.seen]
-        tokens = self.backbone.embed(x)
-        features = torch.stack([self._subspace_features(s, tokens, ids) for s in range(prototypes.shape[1])], dim=1)
-        if not self.config.use_reweight:
-            return self.sigma * cosine_similarity(features.flatten(1), prototypes.flatten(1))
+        features = self._subspaces(self.backbone.embed(x), ids)
         pairs = zip(features.unbind(1), prototypes.unbind(1), self._weights().unbind(1), strict=True)
         return self.sigma * sum(weight * cosine_similarity(rows, means) for rows, means, weight in pairs)
 
@@ -132,14 +118,13 @@ class EASE(AdapterLearner):
         weights[torch.arange(self.seen, device=device), self.plain + own] = 1.0
         return weights
 
-    def _subspace_features(self, subspace: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
-        """Features in one subspace; those of a finished task never change."""
-        task = subspace - self.plain
-        if task < 0:
-            return self.cached_query(tokens, ids)
-        parts = list(self.adapters[task].parameters())
-        settled = ids if task < self.finished else None
-        return self.cache.get(f"adapter{task}", settled, tokens, lambda rows: self.features(rows, parts))
+    def _subspaces(self, tokens: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Features [B, subspaces, dim] in every subspace; those of a finished task never change."""
+        features = [self.cached_query(tokens, ids)] if self.plain else []
+        for task, adapters in enumerate(self.adapters):
+            parts, settled = list(adapters.parameters()), ids if task < self.finished else None
+            features.append(self.cache.get(f"adapter{task}", settled, tokens, partial(self.features, parts=parts)))
+        return torch.stack(features, dim=1)
 
     # Tensors by name.
 

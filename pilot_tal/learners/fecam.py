@@ -1,6 +1,5 @@
 """FeCAM: the nearest class mean by a Mahalanobis distance with a covariance of its own for every class."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pilot_tal.backbone import FrozenBackbone
+from pilot_tal.learners.base import LEARNERS
 from pilot_tal.learners.closed_form import ClosedFormConfig
-from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.learners.simplecil import Prototypes
 from pilot_tal.schema import Rule
 
@@ -54,8 +53,11 @@ class FeCAM(Prototypes):
     def __init__(self, backbone: FrozenBackbone, config: FeCAMConfig, num_classes: int, num_tasks: int, fidelity: str):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         self.alpha = USUAL_ALPHA[fidelity] if config.alpha is None else config.alpha
-        self.register_buffer("cov_mats", torch.zeros(0, self.feature_dim, self.feature_dim))
-        self.register_buffer("inverses", torch.zeros(0, self.feature_dim, self.feature_dim), persistent=False)
+
+    def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """Prototypes, and a matrix per class with its inverse."""
+        square = classes, self.feature_dim, self.feature_dim
+        return {**super().shapes(classes), "cov_mats": square, "inverses": square}
 
     @torch.no_grad()
     def embedding(self, x: Tensor) -> Tensor:
@@ -97,14 +99,6 @@ class FeCAM(Prototypes):
             features, means = F.normalize(features, dim=1), F.normalize(means, dim=1)
         apart = features.unsqueeze(0) - means.unsqueeze(1)
         return -(apart @ self.inverses * apart).sum(dim=2).t()
-
-    # Tensors by name.
-
-    def grow_to(self, stops: Sequence[int]) -> None:
-        """Takes the shape after finished tasks."""
-        super().grow_to(stops)
-        self.cov_mats = self.cov_mats.new_zeros(len(self.prototypes), self.feature_dim, self.feature_dim)
-        self.inverses = self.cov_mats.clone()
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Adapter, prototypes, and the matrices, which LAMDA-PILOT leaves out of its state dict."""

@@ -1,14 +1,10 @@
 """L2P: a pool of prompt tokens, picked by their keys, put between CLS and the patches at the input."""
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pilot_tal.backbone import FrozenViT
-from pilot_tal.learners.base import vit_head
+from pilot_tal.learners.base import LEARNERS
 from pilot_tal.learners.pool import PoolConfig, PoolLearner
-from pilot_tal.learners.registry import LEARNERS
 
 
 @LEARNERS.register
@@ -17,52 +13,19 @@ class L2P(PoolLearner):
 
     name, title = "l2p", "L2P"
     config_class = PoolConfig
-    linear_classifier = True
 
-    config: PoolConfig
+    def add_prompts(self) -> None:
+        """Prompts [size, length, dim]."""
+        shape = self.config.size, self.config.length, self.backbone.dim
+        self.prompt = nn.Parameter(torch.empty(shape).uniform_(-1, 1))
 
-    def __init__(self, backbone: FrozenViT, config: PoolConfig, num_classes: int, num_tasks: int, fidelity: str):
-        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
-        self.prompt = self.init_pool(config.size, config.length, backbone.dim)
-        self.prompt_key = self.init_pool(config.size, backbone.dim)
-        self.head = vit_head(backbone.dim, num_classes)
-        tokens = config.top_k * config.length
-        # Output tokens the classifier averages; the order is [CLS, prompts, patches].
-        self.kept = {
-            "prompt": slice(1, 1 + tokens),
-            "token": slice(0, 1),
-            "token+prompt": slice(0, 1 + tokens),
-            "gap": slice(None),
-        }[config.head_type]
-
-    def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""
-        patches = self.backbone.patches(x)
-        tokens = self.backbone.embed(x, patches)
-        features, similarity = self._features(patches, tokens, lambda: self.backbone.query(tokens), training=True)
-        return self.task_logits(features, self.head), self.pull_loss(similarity)
-
-    @torch.no_grad()
-    def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Logits of all classes seen."""
-        patches = self.backbone.patches(x)
-        tokens = self.backbone.embed(x, patches)
-        features, _ = self._features(patches, tokens, lambda: self.cached_query(tokens, ids), training=False)
-        return self.seen_logits(features, self.head)
-
-    def _features(
-        self, patches: Tensor, tokens: Tensor, query: Callable[[], Tensor], training: bool
-    ) -> tuple[Tensor, Tensor]:
-        chosen, similarity = self.select(patches, query, training)
-        prompts = self.prompt[chosen].flatten(-3, -2)
-        prompted = self.backbone.insert_prompts(tokens, prompts.expand(tokens.shape[0], -1, -1))
-        return self.backbone.run(prompted, keep=self.kept).mean(dim=1), similarity
+    def prompted(self, tokens: Tensor, ids: Tensor) -> Tensor:
+        """The mean of the prompts' output tokens; the order is [CLS, prompts, patches]."""
+        prompts = self.prompt[ids].flatten(-3, -2)
+        tokens = self.backbone.insert_prompts(tokens, prompts.expand(tokens.shape[0], -1, -1))
+        return self.backbone.run(tokens, keep=slice(1, 1 + prompts.shape[-2])).mean(dim=1)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Prompts, keys and classifier."""
-        return {
-            "backbone.prompt.prompt": self.prompt,
-            "backbone.prompt.prompt_key": self.prompt_key,
-            "backbone.head.weight": self.head.weight,
-            "backbone.head.bias": self.head.bias,
-        }
+        prompts = {"backbone.prompt.prompt": self.prompt, "backbone.prompt.prompt_key": self.prompt_key}
+        return prompts | super().named_tensors()

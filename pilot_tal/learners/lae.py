@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenViT
-from pilot_tal.learners.base import Learner, shares
+from pilot_tal.learners.base import LEARNERS, Learner, named_layer, shares
 from pilot_tal.learners.config import Blocks, TrainedConfig
-from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -199,7 +198,7 @@ class LAE(Learner):
         """Online and offline modules and the classifier."""
         named: dict[str, Tensor] = {f"pets_emas.{name}": tensor for name, tensor in self.pets_emas.named_parameters()}
         named |= {f"pets.{name}": tensor for name, tensor in self.pets.named_parameters()}
-        return named if self.fc is None else named | {"fc.weight": self.fc.weight, "fc.bias": self.fc.bias}
+        return named if self.fc is None else named | named_layer("fc", self.fc)
 
     def _new_head(self, num_classes: int) -> nn.Linear:
         """A classifier with weights uniform in ±sqrt(3 / dim) and zero bias."""

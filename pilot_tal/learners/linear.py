@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.learners.base import Learner, vit_head
+from pilot_tal.learners.base import LEARNERS, Learner, named_layer, vit_head
 from pilot_tal.learners.config import TrainedConfig
-from pilot_tal.learners.registry import LEARNERS
 
 
 @LEARNERS.register
@@ -32,8 +31,9 @@ class Linear(Learner):
     @torch.no_grad()
     def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """Logits of all classes seen."""
-        return self.seen_logits(self.cached_features(x, ids), self.head)
+        features = self.cache.get("query", ids, x, lambda images: self.backbone.features(images)[:, 0])
+        return self.seen_logits(features, self.head)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The classifier."""
-        return {"backbone.head.weight": self.head.weight, "backbone.head.bias": self.head.bias}
+        return named_layer("backbone.head", self.head)

@@ -1,35 +1,11 @@
 """Additive statistics of features per class: counts, sums and within-class scatter, in float64 on the host."""
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from data_lt.errors import UserError
-
-
-class Statistics(Protocol):
-    """What a closed-form learner keeps of images; all of it is additive over images."""
-
-    @property
-    def classes(self) -> int:
-        """Number of classes that it covers."""
-
-    def add(self, features: Tensor, labels: Tensor) -> None:
-        """Adds images of new or known classes."""
-
-    def grow(self, classes: int) -> None:
-        """Adds classes without images, up to a total of `classes`."""
-
-    def remove(self, label: int) -> None:
-        """Removes a class as if it had never been added; later classes move up by one."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Its tensors by name, for a checkpoint."""
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `state` returned."""
 
 
 class Moments:
@@ -41,7 +17,8 @@ class Moments:
 
     Args:
         dim: Length of a feature.
-        scatter: `class` (one factor per class), `pooled` (one factor in all) or `none`.
+        scatter: `class` (one factor per class), `pooled` (one factor in all), `bounded` (one factor per class while
+            they have at most `dim` rows together, then one in all) or `none`.
     """
 
     def __init__(self, dim: int, scatter: str = "class"):
@@ -66,7 +43,7 @@ class Moments:
         new = max(classes - len(self.counts), 0)
         self.counts = torch.cat((self.counts, self.counts.new_zeros(new)))
         self.sums = torch.cat((self.sums, self.sums.new_zeros(new, self.dim)))
-        wanted = {"class": len(self.counts), "pooled": 1, "none": 0}[self.scatter]
+        wanted = {"pooled": 1, "none": 0}.get(self.scatter, len(self.counts))
         self.factors += [self.sums.new_zeros(0, self.dim)] * (wanted - len(self.factors))
 
     def add(self, features: Tensor, labels: Tensor) -> None:
@@ -77,13 +54,14 @@ class Moments:
         for label in labels.unique().tolist():
             own = features[labels == label]
             if self.scatter != "none":
-                place = label if self.scatter == "class" else 0
-                new_rows.setdefault(place, []).append(self._deviations(own, label))
+                new_rows.setdefault(0 if self.scatter == "pooled" else label, []).append(self._deviations(own, label))
             self.counts[label] += len(own)
             self.sums[label] += own.sum(dim=0)
         for place, rows in new_rows.items():
             # The triangular factor holds the scatter and nothing else of the images.
             self.factors[place] = torch.linalg.qr(torch.cat((self.factors[place], *rows)), mode="r").R
+        if self.scatter == "bounded" and sum(map(len, self.factors)) > self.dim:
+            self.scatter, self.factors = "pooled", [torch.linalg.qr(torch.cat(self.factors), mode="r").R]
 
     def _deviations(self, own: Tensor, label: int) -> Tensor:
         """Rows whose outer products are what these images add to the class's scatter (Welford's update)."""
@@ -99,9 +77,13 @@ class Moments:
         Raises:
             UserError: there is no such class, or its share of a pooled scatter is not known.
         """
-        check_class(label, self.classes)
+        if not 0 <= label < self.classes:
+            raise UserError(f"there is no class {label} to remove; the classes are 0 to {self.classes - 1}")
         if self.scatter == "pooled":
-            raise UserError("one class cannot be removed from a pooled scatter; train with removable=true")
+            raise UserError(
+                "one class cannot be removed from a pooled scatter; train plda with removable=true, ranpac with more "
+                "random features than images (raise M)"
+            )
         kept = torch.arange(len(self.counts)) != label
         self.counts, self.sums = self.counts[kept], self.sums[kept]
         del self.factors[label : label + 1]
@@ -116,32 +98,26 @@ class Moments:
         """Degrees of freedom of the pooled scatter: images less classes."""
         return int((self.counts - 1).clamp_min(0).sum())
 
+    def rows(self) -> Tensor:
+        """The factors of the scatter, one below the other."""
+        return torch.cat([self.sums.new_zeros(0, self.dim), *self.factors])
+
     def pooled(self) -> Tensor:
         """Within-class scatter of all classes [dim, dim]."""
-        rows = torch.cat([self.sums.new_zeros(0, self.dim), *self.factors])
+        rows = self.rows()
         return rows.t() @ rows
 
     def state(self) -> dict[str, Tensor]:
         """Its tensors by name, for a checkpoint."""
-        rows = torch.cat([self.sums.new_zeros(0, self.dim), *self.factors])
         lengths = torch.tensor([len(factor) for factor in self.factors], dtype=torch.long)
-        return {"counts": self.counts.clone(), "sums": self.sums.clone(), "rows": rows, "lengths": lengths}
+        return {"counts": self.counts, "sums": self.sums, "rows": self.rows(), "lengths": lengths}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes over what `state` returned."""
         counts, sums, rows, lengths = (state.get(name) for name in ("counts", "sums", "rows", "lengths"))
         if counts is None or sums is None or rows is None or lengths is None or sums.shape != (len(counts), self.dim):
-            raise no_statistics()
+            raise UserError("the checkpoint lacks the statistics of the images so far; run it again")
         self.counts, self.sums = counts.clone(), sums.clone()
         self.factors = [part.clone() for part in rows.split(lengths.tolist())] if len(lengths) else []
-
-
-def check_class(label: int, classes: int) -> None:
-    """Raises a UserError if there is no such class."""
-    if not 0 <= label < classes:
-        raise UserError(f"there is no class {label} to remove; the classes are 0 to {classes - 1}")
-
-
-def no_statistics() -> UserError:
-    """The error for a checkpoint without statistics."""
-    return UserError("the checkpoint lacks the statistics of the images so far; run it again")
+        if self.scatter == "bounded" and len(lengths) != len(counts):
+            self.scatter = "pooled"

@@ -1,9 +1,9 @@
 """MOS: an adapter set a task, merged with the earlier ones; at test time each image finds its own adapter."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,15 @@ from torch import Tensor, nn
 from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenViT
 from pilot_tal.learners.adapters import AdapterConfig, AdapterLearner, named_adapters
-from pilot_tal.learners.base import Images, cosine_annealing, cosine_similarity, shares, vit_head
-from pilot_tal.learners.mos_statistics import ClassStatistics, class_statistics
-from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.learners.base import (
+    LEARNERS,
+    Images,
+    cosine_annealing,
+    cosine_similarity,
+    named_layer,
+    shares,
+    vit_head,
+)
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -22,7 +28,7 @@ HEAD_RATE = 0.1
 TEMPERATURE = 0.8
 ROUNDS = 4
 SAMPLES_PER_IMAGE = 5
-_STATISTICS = "statistics."
+JITTER = 1e-4
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,41 @@ class MOSConfig(AdapterConfig):
     ensemble: Annotated[bool, Rule("join classifier and prototypes")] = True
     crct_epochs: Annotated[int, Rule("epochs of the classifier alignment", 0, 100_000)] = 30
     ca_lr: Annotated[float, Rule("learning rate of the alignment", 0, 1000)] = 0.005
-    ca_storage_efficient_method: Annotated[
-        str, Rule("what is kept of a class", choices=("covariance", "variance", "multi-centroid"))
-    ] = "covariance"
-    n_centroids: Annotated[int, Rule("multi-centroid: centroids of a class", 1, 10_000)] = 10
     ffn_num: Annotated[int, Rule("width of an adapter", 1, 10_000)] = 16
+
+    former: ClassVar = {"ca_storage_efficient_method": "covariance", "n_centroids": 10}
+
+
+@dataclass(frozen=True)
+class ClassStatistics:
+    """Mean and covariance of the features of a class, ready to draw from.
+
+    Attributes:
+        means: The mean [1, dim].
+        factor: [r, dim] with covariance = factorᵀ factor + JITTER · I; r is at most the number of images less one
+            and at most dim, so a class of few images costs little and nothing is ever decomposed again.
+    """
+
+    means: Tensor
+    factor: Tensor
+
+    def draw(self, number: int) -> Tensor:
+        """`number` features [number, dim] from the normal distribution."""
+        noise = torch.randn(number, self.factor.shape[1], device=self.factor.device)
+        spread = torch.randn(number, len(self.factor), device=self.factor.device) @ self.factor
+        return self.means + spread + JITTER**0.5 * noise
+
+    def covariance(self) -> Tensor:
+        """The covariance matrix [dim, dim]."""
+        return self.factor.t() @ self.factor + JITTER * torch.eye(self.factor.shape[1], device=self.factor.device)
+
+
+def class_statistics(features: Tensor) -> ClassStatistics:
+    """Statistics of one class from its features [n, dim], n ≥ 1; the covariance of a single image is the jitter."""
+    mean = features.mean(dim=0, keepdim=True)
+    centred = (features - mean) / max(len(features) - 1, 1) ** 0.5
+    factor = torch.linalg.qr(centred, mode="r").R if len(features) > features.shape[1] else centred
+    return ClassStatistics(mean, factor if len(features) > 1 else factor[:0])
 
 
 def self_refined(first: Tensor, task_of: Tensor) -> Tensor:
@@ -143,11 +179,10 @@ class MOS(AdapterLearner):
                 for part, mean in zip(self.cur.parts, self._mean_parts, strict=True):
                     part.copy_(mean)
         features, prototypes, labels = self.training_features(images)
-        kept, centroids = self.config.ca_storage_efficient_method, self.config.n_centroids
         for label in range(self.task.first, self.task.stop):
             own = labels == label
             if bool(own.any()):
-                self.classes[label] = class_statistics(features[own], kept, centroids)
+                self.classes[label] = class_statistics(features[own])
                 self.prototypes[label] = prototypes[own].mean(dim=0)
         if self.task.index > 0:
             self._align()
@@ -186,21 +221,12 @@ class MOS(AdapterLearner):
 
     @torch.no_grad()
     def gaussian_batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """As many mini-batches as classes seen, shuffled over everything that could be drawn for them.
-
-        Each centroid offers the same number of features. Which of them are used is settled first, so that only
-        those are drawn.
-        """
-        skip = self.fidelity == "pilot"
-        sources = [(label, k) for label, known in self.classes.items() for k in known.drawable(skip)]
-        size = SAMPLES_PER_IMAGE * self.config.batch_size
-        chosen = torch.randperm(len(sources) * size)[: self.seen * size] // size
-        numbers = torch.bincount(chosen, minlength=len(sources)).tolist()
-        drawn = [self.classes[label].draw(k, n) for (label, k), n in zip(sources, numbers, strict=True)]
-        device = self.sigma.device
-        features = torch.empty(len(chosen), self.backbone.dim, device=device)
-        features[torch.argsort(chosen).to(device)] = torch.cat(drawn)
-        labels = torch.tensor([label for label, _ in sources])[chosen].to(device)
+        """As many mini-batches as classes seen, shuffled; each class gives the same number of features."""
+        size, device = SAMPLES_PER_IMAGE * self.config.batch_size, self.sigma.device
+        chosen = torch.randperm(len(self.classes) * size) // size
+        features = torch.cat([known.draw(size) for known in self.classes.values()])
+        features = features[chosen.argsort().argsort().to(device)]
+        labels = torch.tensor(list(self.classes))[chosen].to(device)
         yield from zip(features.split(size), labels.split(size), strict=True)
 
     # Evaluation.
@@ -260,25 +286,19 @@ class MOS(AdapterLearner):
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Classifier, snapshots, current adapters and prototypes."""
-        named: dict[str, Tensor] = {"backbone.head.weight": self.head.weight, "backbone.head.bias": self.head.bias}
+        named = named_layer("backbone.head", self.head)
         for task, adapters in enumerate(self.finished):
             named |= named_adapters(adapters, f"backbone.adapter_list.{task}.{{}}")
         named |= named_adapters(self.cur, "backbone.cur_adapter.{}")
         return named | {"fc.weight": self.prototypes, "fc.sigma": self.sigma}
 
-    def checkpoint_state(self) -> dict[str, Tensor]:
-        """Adds the classes' statistics."""
-        state = super().checkpoint_state()
-        for label, known in self.classes.items():
-            state |= {f"{_STATISTICS}{label}.{name}": value.clone() for name, value in known.tensors().items()}
-        return state
+    def statistics(self) -> dict[str, Tensor]:
+        """Means and covariances of the classes."""
+        every = self.classes.items()
+        return {f"{label}.{name}": tensor for label, known in every for name, tensor in vars(known).items()}
 
-    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up the state that `checkpoint_state` gave."""
-        super().load_checkpoint_state({k: v for k, v in state.items() if not k.startswith(_STATISTICS)})
-        by_class: dict[int, dict[str, Tensor]] = {}
-        for key, value in state.items():
-            if key.startswith(_STATISTICS):
-                label, name = key.removeprefix(_STATISTICS).split(".")
-                by_class.setdefault(int(label), {})[name] = value.to(self.sigma.device)
-        self.classes = {label: ClassStatistics.from_tensors(by_class[label]) for label in sorted(by_class)}
+    def load_statistics(self, known: dict[str, Tensor]) -> None:
+        """Takes over what `statistics` returned."""
+        labels = sorted(int(name.removesuffix(".means")) for name in known if name.endswith(".means"))
+        tensors = {name: tensor.to(self.sigma.device) for name, tensor in known.items()}
+        self.classes = {c: ClassStatistics(tensors[f"{c}.means"], tensors[f"{c}.factor"]) for c in labels}

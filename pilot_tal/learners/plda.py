@@ -1,7 +1,6 @@
 """PLDA: a Bayesian classifier in closed form that knows how uncertain the mean of a rare class is."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,9 +10,9 @@ from torch import Tensor
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.learners.closed_form import STATISTICS, ClosedForm, ClosedFormConfig
+from pilot_tal.learners.base import LEARNERS
+from pilot_tal.learners.closed_form import ClosedForm, ClosedFormConfig
 from pilot_tal.learners.moments import Moments
-from pilot_tal.learners.registry import LEARNERS
 from pilot_tal.schema import Rule
 
 AUTO = "auto"
@@ -29,13 +28,7 @@ class PLDAConfig(ClosedFormConfig):
 
     layers: Annotated[int, Rule("use CLS of this many last blocks of the ViT", 1, 1000)] = 3
     shrinkage: Annotated[
-        float | str,
-        Rule(
-            "of the within-class covariance to a multiple of I; auto: by cross-validation",
-            above=0,
-            high=1,
-            words=(AUTO,),
-        ),
+        float | str, Rule("of the within-class covariance; auto: by cross-validation", above=0, high=1, words=(AUTO,))
     ] = AUTO
     removable: Annotated[bool, Rule("keep the scatter per class, so that a class can be removed exactly")] = True
 
@@ -184,7 +177,6 @@ class PLDA(ClosedForm):
     recommended = "best mean and tail, one forward pass per image"
 
     config: PLDAConfig
-    moments: Moments
     centre: Tensor
     basis: Tensor
     means: Tensor
@@ -203,15 +195,11 @@ class PLDA(ClosedForm):
         self.register_buffer("log_volume", torch.zeros(1))
         self.register_buffer("density_quantiles", torch.zeros(101))
         self.densities = torch.zeros(len(SHRINKAGES), 0, dtype=torch.float64)
-        self._allocate(0)
 
-    def _allocate(self, classes: int) -> None:
-        """Allocates the classifier of so many classes."""
-        dim, device = self.feature_dim, self.sigma.device
-        k = min(classes, dim)
-        shapes = {"centre": (dim,), "basis": (dim, dim), "means": (classes, k), "log_variances": (classes, k)}
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape, device=device))
+    def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """The predictive distributions."""
+        dim, k = self.feature_dim, min(classes, self.feature_dim)
+        return {"centre": (dim,), "basis": (dim, dim), "means": (classes, k), "log_variances": (classes, k)}
 
     @property
     def layers(self) -> int:
@@ -246,9 +234,9 @@ class PLDA(ClosedForm):
         """Chooses the shrinkage and computes the predictive distributions of all classes."""
         if self.candidates:
             self.shrinkage.fill_(best_shrinkage(self.validated))
-        self._allocate(self.seen)
+        self.allocate(self.seen)
         found = predictive(self.moments, within_class(self.moments), float(self.shrinkage), complete=True)
-        for name in ("centre", "basis", "means", "log_variances"):
+        for name in self.shapes(0):
             getattr(self, name).copy_(getattr(found, name))
         self.log_volume.fill_(found.log_volume)
         if self.densities.shape[1] >= LEAST_HELD_OUT:
@@ -281,23 +269,16 @@ class PLDA(ClosedForm):
             )
         return float(self.density_quantiles.quantile(share))
 
-    # Tensors by name.
-
-    def grow_to(self, stops: Sequence[int]) -> None:
-        """Takes the shape after finished tasks."""
-        super().grow_to(stops)
-        self._allocate(stops[-1] if stops else 0)
-
     def named_tensors(self) -> dict[str, Tensor]:
         """All that scores need."""
-        names = ("centre", "basis", "means", "log_variances", "shrinkage", "log_volume", "density_quantiles")
+        names = (*self.shapes(0), "shrinkage", "log_volume", "density_quantiles")
         return super().named_tensors() | {name: getattr(self, name) for name in names}
 
-    def checkpoint_state(self) -> dict[str, Tensor]:
+    def statistics(self) -> dict[str, Tensor]:
         """Adds the densities of held-out training images."""
-        return super().checkpoint_state() | {f"{STATISTICS}densities": self.densities.clone()}
+        return super().statistics() | {"densities": self.densities}
 
-    def load_checkpoint_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `checkpoint_state` returned."""
-        super().load_checkpoint_state(state)
-        self.densities = state[f"{STATISTICS}densities"].cpu().clone()
+    def load_statistics(self, known: dict[str, Tensor]) -> None:
+        """Takes over what `statistics` returned."""
+        super().load_statistics(known)
+        self.densities = known["densities"].cpu().clone()

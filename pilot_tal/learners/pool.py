@@ -1,17 +1,16 @@
 """Picking prompts from a pool by their keys, for L2P and DualPrompt."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from data_lt.errors import UserError
-from pilot_tal.learners.base import Learner
+from pilot_tal.backbone import FrozenViT
+from pilot_tal.learners.base import Learner, named_layer, vit_head
 from pilot_tal.learners.config import MethodConfig, TrainedConfig
 from pilot_tal.schema import Rule
-from pilot_tal.stream.task import TaskInfo
 
 
 @dataclass(frozen=True)
@@ -21,17 +20,12 @@ class PoolConfig(TrainedConfig):
     size: Annotated[int, Rule("prompts in the pool", 1, 10_000)] = 10
     length: Annotated[int, Rule("tokens of a prompt", 1, 1000)] = 5
     top_k: Annotated[int, Rule("prompts of a sample, at most size", 1, 10_000)] = 5
-    head_type: Annotated[str, Rule("what the classifier sees", choices=("prompt", "token", "token+prompt", "gap"))] = (
-        "prompt"
-    )
-    embedding_key: Annotated[str, Rule("what the query is made of", choices=("cls", "mean", "max", "mean_max"))] = "cls"
-    batchwise_prompt: Annotated[bool, Rule("one set voted by the batch; fidelity=fixed never does")] = True
-    use_prompt_mask: Annotated[bool, Rule("task t trains prompts of its own")] = False
-    shared_prompt_pool: Annotated[bool, Rule("a task's prompts start as those of the task before")] = False
-    shared_prompt_key: Annotated[bool, Rule("a task's keys start as those of the task before")] = False
-    prompt_key_init: Annotated[str, Rule("start of prompts and keys", choices=("uniform", "zero"))] = "uniform"
-    pull_constraint: Annotated[bool, Rule("pull picked keys towards the queries")] = True
-    pull_constraint_coeff: Annotated[float, Rule("weight of that pull", 0, 1000)] = 0.1
+    pull_constraint_coeff: Annotated[float, Rule("weight of the pull of picked keys to the queries", 0, 1000)] = 0.1
+
+    former: ClassVar = {
+        **{"head_type": "prompt", "embedding_key": "cls", "prompt_key_init": "uniform", "batchwise_prompt": True},
+        **{"use_prompt_mask": False, "shared_prompt_pool": False, "shared_prompt_key": False, "pull_constraint": True},
+    }
 
     def __post_init__(self):
         super().__post_init__()
@@ -78,83 +72,62 @@ def pick(keys: Tensor, query: Tensor, top_k: int, batchwise: bool, mask: Tensor 
         if batchwise:
             ids = vote(ids, len(keys))
     picked = keys[ids] if ids.ndim == 2 else keys[ids].unsqueeze(0)
-    similarity = (picked * query.unsqueeze(1)).sum() / query.shape[0]
-    return ids, similarity
-
-
-def token_statistic(tokens: Tensor, kind: str) -> Tensor:
-    """A statistic [B, dim] of embedded tokens to compare with the keys: mean, max or mean_max."""
-    if kind == "mean":
-        return tokens.mean(dim=1)
-    if kind == "max":
-        return tokens.amax(dim=1)
-    return tokens.amax(dim=1) + 2 * tokens.mean(dim=1)
+    return ids, (picked * query.unsqueeze(1)).sum() / query.shape[0]
 
 
 class PoolLearner(Learner):
-    """A learner with a pool of prompts: which prompts a batch gets, and what a task hands to the next one."""
+    """A learner with a pool of prompts; a subclass implements `prompted`."""
 
+    linear_classifier = True
     reschedules = False  # see Learner.learning_rate
     config: PoolConfig
     prompt: nn.Parameter
-    prompt_key: nn.Parameter
+
+    def __init__(self, backbone: FrozenViT, config: PoolConfig, num_classes: int, num_tasks: int, fidelity: str):
+        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
+        self.pool_size = config.size
+        self.add_prompts()
+        self.prompt_key = nn.Parameter(torch.empty(config.size, backbone.dim).uniform_(-1, 1))
+        self.head = vit_head(backbone.dim, num_classes)
 
     @classmethod
     def mixes_batch(cls, config: MethodConfig, fidelity: str) -> bool:
-        """With fidelity pilot, by vote."""
-        return fidelity == "pilot" and cast(PoolConfig, config).batchwise_prompt
+        """With fidelity pilot, by vote and by the layout of DualPrompt's prefixes."""
+        return fidelity == "pilot"
 
-    @property
-    def pool_size(self) -> int:  # type: ignore[override]
-        """Prompts in the pool."""
-        return self.config.size
+    def add_prompts(self) -> None:
+        """Draws the prompts."""
+        raise NotImplementedError
 
-    @property
-    def pool_axis(self) -> int:
-        """Which axis of `prompt` counts the prompts."""
-        return 0
-
-    def init_pool(self, *shape: int) -> nn.Parameter:
-        """A new tensor of prompts or keys: uniform in [-1, 1], or zero."""
-        values = torch.zeros(shape)
-        return nn.Parameter(values.uniform_(-1, 1) if self.config.prompt_key_init == "uniform" else values)
+    def prompted(self, tokens: Tensor, ids: Tensor) -> Tensor:
+        """Features [B, dim] of embedded tokens with the prompts of these ids, [k] or [B, k]."""
+        raise NotImplementedError
 
     def own_prompts(self, task: int) -> slice | None:
-        """The prompts that belong to a task, or None when the pool is used up."""
-        first, stop = task * self.config.top_k, (task + 1) * self.config.top_k
-        return slice(first, stop) if stop <= self.config.size else None
+        """The prompts that only one task trains, if there are such."""
+        return None
 
-    @torch.no_grad()
-    def begin_task(self, task: TaskInfo) -> None:
-        """Starts the task's prompts and keys from those of the task before, where they are shared."""
-        super().begin_task(task)
-        own = self.own_prompts(task.index)
-        if task.index == 0 or own is None:
-            return
-        before = self.own_prompts(task.index - 1)
-        if self.config.shared_prompt_pool:
-            pool = self.prompt.movedim(self.pool_axis, 0)
-            pool[own] = pool[before].clone()
-        if self.config.shared_prompt_key:
-            self.prompt_key[own] = self.prompt_key[before].clone()
-
-    def select(self, embedded: Tensor, query: Callable[[], Tensor], training: bool) -> tuple[Tensor, Tensor]:
-        """Ids of the prompts to use, as `pick` gives them, and the similarity of their keys.
-
-        Args:
-            embedded: Embedded tokens, for the embedding keys that are statistics of them.
-            query: Gives the query feature; called only if it is the embedding key.
-            training: Whether the task's own prompts are forced on the batch (`use_prompt_mask`).
-        """
-        config = self.config
-        own = self.own_prompts(self.task.index) if training and config.use_prompt_mask else None
-        mask = None if own is None else torch.arange(own.start, own.stop, device=embedded.device)
-        batchwise = config.batchwise_prompt and self.fidelity == "pilot"
-        vector = query() if config.embedding_key == "cls" else token_statistic(embedded, config.embedding_key)
-        ids, similarity = pick(self.prompt_key, vector, config.top_k, batchwise, mask)
+    def select(self, query: Tensor, training: bool) -> tuple[Tensor, Tensor]:
+        """Ids of the prompts to use, as `pick` returns them, and the similarity of their keys."""
+        own = self.own_prompts(self.task.index) if training else None
+        mask = None if own is None else torch.arange(own.start, own.stop, device=query.device)
+        ids, similarity = pick(self.prompt_key, query, self.config.top_k, self.fidelity == "pilot", mask)
         if not training and not torch.compiler.is_compiling():  # an exported graph has no attributes to set
             self.picked = ids
         return ids, similarity
+
+    def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the task's classes; the auxiliary loss pulls the picked keys towards the queries."""
+        tokens = self.backbone.embed(x)
+        ids, similarity = self.select(self.backbone.query(tokens), training=True)
+        return self.task_logits(self.prompted(tokens, ids), self.head), -self.config.pull_constraint_coeff * similarity
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Logits of all classes seen."""
+        tokens = self.backbone.embed(x)
+        chosen, _ = self.select(self.cached_query(tokens, ids), training=False)
+        return self.seen_logits(self.prompted(tokens, chosen), self.head)
 
     def score_alone(self) -> bool:
         """Every image picks its own prompts.
@@ -164,8 +137,6 @@ class PoolLearner(Learner):
         changed, self.fidelity = self.mixes_batch(self.config, self.fidelity), "fixed"
         return changed
 
-    def pull_loss(self, similarity: Tensor) -> Tensor:
-        """The auxiliary loss that pulls the picked keys towards the queries."""
-        if not self.config.pull_constraint:
-            return similarity.new_zeros(())
-        return -self.config.pull_constraint_coeff * similarity
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The classifier; subclasses add prompts and keys."""
+        return named_layer("backbone.head", self.head)

@@ -17,11 +17,6 @@ class PostHoc(nn.Module):
     - `logit_adjustment` (Menon et al., ICLR 2021): logit − log π. π is the share of a class among the training images
       of its task, because each task is trained with a softmax over its own classes.
     - `tau_norm` (Kang et al., ICLR 2020): the rows of the classifier have length 1, and there is no bias.
-
-    Args:
-        name: One of the two.
-        task_sizes: Classes of each task.
-        counts: Training images of each class.
     """
 
     log_prior: Tensor
@@ -41,7 +36,7 @@ class PostHoc(nn.Module):
 
 
 def build_posthoc(name: str, task_sizes: Sequence[int], counts: Sequence[int]) -> PostHoc | None:
-    """The correction of a run, or None."""
+    """The correction of a run with these classes in each task and training images of each class, or None."""
     if name not in POSTHOC:
         raise unknown_name("posthoc", name, POSTHOC)
     return None if name == "none" else PostHoc(name, task_sizes, counts)

@@ -1,6 +1,5 @@
 """RanPAC: an adapter learned in the first task, then a ridge regression on random features, over all tasks."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,10 +9,9 @@ from torch import Tensor
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.learners.base import cosine_similarity
+from pilot_tal.learners.base import LEARNERS, cosine_similarity
 from pilot_tal.learners.closed_form import ClosedForm, ClosedFormConfig
-from pilot_tal.learners.moments import check_class, no_statistics
-from pilot_tal.learners.registry import LEARNERS
+from pilot_tal.learners.moments import Moments
 from pilot_tal.schema import Rule
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
@@ -50,8 +48,8 @@ def compressed(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """At most as many rows as columns, with the same rowsᵀ·rows and rowsᵀ·targets: all that the regression needs."""
     if len(rows) <= rows.shape[1]:
         return rows, targets
-    basis, triangle = torch.linalg.qr(rows.double())
-    return triangle.to(rows), (basis.t() @ targets.double()).to(targets)
+    basis, triangle = torch.linalg.qr(rows)
+    return triangle, basis.t() @ targets
 
 
 def ridge_weights(rows: Tensor, targets: Tensor, ridge: float) -> Tensor:
@@ -59,63 +57,13 @@ def ridge_weights(rows: Tensor, targets: Tensor, ridge: float) -> Tensor:
 
     Solved among the rows, which are fewer than the features on a long-tailed set: a second instead of minutes.
     """
-    rows, targets = rows.double(), targets.double()
+    rows, targets = compressed(rows.double(), targets.double())
     kernel = rows @ rows.t()
     kernel.diagonal().add_(ridge)
     shares, failed = torch.linalg.solve_ex(kernel, targets)
     if bool(failed):
         raise UserError(f"the regression has no solution with the ridge {ridge:g}: are there images twice?")
     return (shares.t() @ rows).float()
-
-
-class Rows:
-    """Random features of all images and their one-hot labels, compressed to M rows when they are more; float32."""
-
-    def __init__(self, dim: int):
-        self.rows, self.targets = torch.zeros(0, dim), torch.zeros(0, 0)
-        self.compressed = False
-
-    @property
-    def classes(self) -> int:
-        """Number of classes that it covers."""
-        return self.targets.shape[1]
-
-    def grow(self, classes: int) -> None:
-        """Adds classes without images, up to a total of `classes`."""
-        self.targets = F.pad(self.targets, (0, max(classes - self.classes, 0)))
-
-    def add(self, features: Tensor, labels: Tensor) -> None:
-        """Adds images of new or known classes."""
-        self.grow(int(labels.max()) + 1)
-        rows = torch.cat((self.rows, features.cpu()))
-        targets = torch.cat((self.targets, F.one_hot(labels, self.classes).float()))
-        self.rows, self.targets = compressed(rows, targets)
-        self.compressed |= len(self.rows) < len(rows)
-
-    def remove(self, label: int) -> None:
-        """Removes a class as if it had never been added; later classes move up by one.
-
-        Raises:
-            UserError: there is no such class, or the rows were compressed and cannot be told apart.
-        """
-        check_class(label, self.classes)
-        if self.compressed:
-            raise UserError("one class cannot be removed once there were more images than random features; raise M")
-        kept = self.targets[:, label] == 0
-        columns = torch.arange(self.classes) != label
-        self.rows, self.targets = self.rows[kept], self.targets[kept][:, columns]
-
-    def state(self) -> dict[str, Tensor]:
-        """Its tensors by name, for a checkpoint."""
-        return {"rows": self.rows.clone(), "targets": self.targets.clone()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `state` returned."""
-        rows, targets = state.get("rows"), state.get("targets")
-        if rows is None or targets is None or rows.shape[1] != self.rows.shape[1] or len(rows) != len(targets):
-            raise no_statistics()
-        self.rows, self.targets = rows.clone(), targets.clone()
-        self.compressed = bool((self.targets.sum(dim=1) != 1).any())
 
 
 class RandomFeatures(ClosedForm):
@@ -129,7 +77,14 @@ class RandomFeatures(ClosedForm):
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         self.ridge = 0.0
         self.register_buffer("projection", torch.randn(backbone.dim, config.M))
-        self.register_buffer("weight", torch.zeros(0, config.M))
+
+    def new_moments(self) -> Moments:
+        """Statistics of random features without any image."""
+        return Moments(self.config.M, self.scatter)
+
+    def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """One row of weights per class."""
+        return {"weight": (classes, self.config.M)}
 
     def hidden(self, features: Tensor) -> Tensor:
         """Random features [B, M]."""
@@ -143,13 +98,6 @@ class RandomFeatures(ClosedForm):
         """Values of the regression."""
         return F.linear(self.hidden(features), self.weight)
 
-    # Tensors by name.
-
-    def grow_to(self, stops: Sequence[int]) -> None:
-        """Takes the shape after finished tasks."""
-        super().grow_to(stops)
-        self.weight = self.weight.new_zeros(stops[-1] if stops else 0, self.config.M)
-
     def named_tensors(self) -> dict[str, Tensor]:
         """Adapter, classifier, and the random projection, which LAMDA-PILOT leaves out of its state dict."""
         return super().named_tensors() | self.named_head(self.weight) | {"W_rand": self.projection}
@@ -161,12 +109,7 @@ class RanPAC(RandomFeatures):
 
     name, title = "ranpac", "RanPAC"
     config_class = RanPACConfig
-
-    moments: Rows
-
-    def new_moments(self) -> Rows:
-        """Statistics without any image."""
-        return Rows(self.config.M)
+    scatter = "bounded"
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Chooses the ridge on these images, then adds them and solves for the weights of all classes."""
@@ -181,8 +124,11 @@ class RanPAC(RandomFeatures):
         return torch.randperm(number)
 
     def fit(self) -> None:
-        """Solves the regression on the host."""
-        self.weight = ridge_weights(self.moments.rows, self.moments.targets, self.ridge).to(self.weight.device)
+        """Solves the regression on the host, with one row per class mean and the factors of the scatter."""
+        roots = self.moments.counts.double().sqrt()
+        rows = torch.cat((roots.unsqueeze(1) * self.moments.means, *self.moments.factors))
+        targets = F.pad(roots.diag(), (0, 0, 0, len(rows) - len(roots)))
+        self.weight = ridge_weights(rows, targets, self.ridge).to(self.weight.device)
 
     def classify(self, features: Tensor) -> Tensor:
         """Values of the regression; in LAMDA-PILOT the cosine of random features and weights."""

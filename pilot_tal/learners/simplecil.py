@@ -1,18 +1,13 @@
 """SimpleCIL: the mean feature of every class on the frozen backbone; the nearest one by cosine. Nothing is trained."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.learners.base import cosine_similarity
+from pilot_tal.learners.base import LEARNERS, cosine_similarity
 from pilot_tal.learners.closed_form import ClosedForm
 from pilot_tal.learners.config import MethodConfig
-from pilot_tal.learners.moments import Moments
-from pilot_tal.learners.registry import LEARNERS
 
 
 @dataclass(frozen=True)
@@ -26,12 +21,11 @@ class SimpleCILConfig(MethodConfig):
 class Prototypes(ClosedForm):
     """A learner with the mean feature of every class, and the nearest one by cosine."""
 
-    moments: Moments
     prototypes: Tensor
 
-    def __init__(self, backbone: FrozenBackbone, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
-        super().__init__(backbone, config, num_classes, num_tasks, fidelity)
-        self.register_buffer("prototypes", torch.zeros(0, self.feature_dim))
+    def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """One prototype per class."""
+        return {"prototypes": (classes, self.feature_dim)}
 
     def fit(self) -> None:
         """Takes the class means."""
@@ -40,11 +34,6 @@ class Prototypes(ClosedForm):
     def classify(self, features: Tensor) -> Tensor:
         """Cosine of the feature and every prototype."""
         return self.sigma * cosine_similarity(features, self.prototypes)
-
-    def grow_to(self, stops: Sequence[int]) -> None:
-        """Takes the shape after finished tasks."""
-        super().grow_to(stops)
-        self.prototypes = self.prototypes.new_zeros(stops[-1] if stops else 0, self.feature_dim)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The prototypes, their scale, and the adapter, if there is one."""

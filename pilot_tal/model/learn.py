@@ -173,7 +173,7 @@ def open_folder(folder: Path, method: str | None, items: list[str]) -> Place:
     own, splits = config.method_config, LEARNERS[config.method].splits_pool
     capacity = build(Capacity, {key: limits[key].parse(text) for key, text in given.items() if key in limits})
     if record is not None:
-        own = build(type(own), record.method.settings, record.method.name)
+        own = own.recorded(record.method.settings, record.method.name)
         capacity = build(Capacity, record.engine.details)
     elif splits and "size" in given:
         capacity = replace(capacity, max_tasks=max(1, own.size // own.top_k))  # type: ignore[attr-defined]

@@ -204,7 +204,7 @@ def load_model(
 def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     """The learner with its tensors; what only further training needs is left out."""
     record, method = stored.record, stored.record.method
-    config = build(LEARNERS[method.name].config_class, method.settings, method.name)
+    config = LEARNERS[method.name].config_class.recorded(method.settings, method.name)
     learner = build_learner(method.name, vit, config, *record.capacity, method.fidelity)
     learner.posthoc = build_posthoc(record.posthoc, record.stream.task_sizes, record.stream.train_counts)
     learner.grow_to(list(itertools.accumulate(record.stream.task_sizes[: stored.tasks_done])))

@@ -23,7 +23,8 @@ from pilot_tal.engine.jobs import native_record
 from pilot_tal.engine.loop import sent, tensor_cores
 from pilot_tal.engine.trainer import Trainer, load_shared
 from pilot_tal.learners import LEARNERS, Learner
-from pilot_tal.learners.closed_form import STATISTICS, ClosedForm
+from pilot_tal.learners.base import STATISTICS
+from pilot_tal.learners.closed_form import ClosedForm
 from pilot_tal.model.load import find_vit
 from pilot_tal.model.sessions import HELD_OUT, History, Photo, data_name, kept_file
 from pilot_tal.record.run_record import RunRecord, short_hash

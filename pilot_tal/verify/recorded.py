@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from data_lt.errors import UserError
-from pilot_tal.learners import LEARNERS, MOS, CODAPrompt, Learner, RanPAC
+from pilot_tal.learners import LEARNERS, Learner
 from pilot_tal.learners.adapters import named_adapters
 from pilot_tal.learners.base import Images
+from pilot_tal.learners.coda_prompt import CODAPrompt
+from pilot_tal.learners.mos import MOS
+from pilot_tal.learners.ranpac import RanPAC
 from pilot_tal.losses.tal import TAL
 
 

@@ -17,7 +17,7 @@ def test_values():
         assert (config.optimizer, config.scheduler, config.tuned_epoch, config.ffn_num) == ("sgd", "cosine", 20, 64)
     assert (ranpac.M, ranpac.adapter) == (10_000, True)
     assert (ease.alpha, ease.beta) == (0.1, 0.0)
-    assert (ease.use_diagonal, ease.recalc_sim, ease.use_init_ptm, ease.use_reweight) == (False, True, False, True)
+    assert (ease.recalc_sim, ease.use_init_ptm) == (True, False)
 
 
 @pytest.mark.parametrize("method", ["ranpac", "ease"])
@@ -40,8 +40,6 @@ def test_config_class_defaults_equal_the_yaml_file(method):
         ("l2p", {"topk": 3}, "unknown setting of l2p 'topk': did you mean 'top_k'"),
         ("l2p", {"size": "big"}, "size must be a whole number from 1 to 10000, got 'big'"),
         ("l2p", {"size": 2, "top_k": 3}, "top_k must be at most the pool's size 2, got 3"),
-        ("l2p", {"head_type": "mean"}, "head_type must be one of prompt, token"),
-        ("dualprompt", {"head_type": "prompt"}, "head_type must be one of token"),
         ("coda_prompt", {"prompt_param": [10, 3, 0]}, "even length"),
         ("coda_prompt", {"prompt_param": [10]}, "prompt_param must be"),
         ("lae", {"pet_cls": "prefix"}, "pet_cls must be one of Prefix, Adapter, LoRA"),

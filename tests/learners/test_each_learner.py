@@ -45,33 +45,33 @@ def test_pick_returns_the_similarity_of_the_selected_prompts():
     torch.testing.assert_close(similarity, cosine[:, 4].mean())
 
 
-@pytest.mark.parametrize("head_type", ["prompt", "token", "token+prompt", "gap"])
-def test_l2p_does_not_care_for_the_order_of_prompts(head_type, monkeypatch):
-    learner = make("l2p", (3,), head_type=head_type, top_k=3)
+def test_l2p_does_not_care_for_the_order_of_prompts(monkeypatch):
+    learner = make("l2p", (3,), top_k=3)
     learner.begin_task(task_info((3,), 0))
     x, _ = images(learner.task)
     outputs = []
     for order in ([0, 4, 2], [2, 0, 4]):
         chosen = torch.tensor(order), torch.zeros(())
-        monkeypatch.setattr(learner, "select", lambda *args, chosen=chosen: chosen)
+        monkeypatch.setattr(learner, "select", lambda *args, chosen=chosen, **_: chosen)
         outputs.append(learner.scores(x))
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
 
 
-def test_l2p_mask_and_transfer():
+def test_dualprompt_mask_and_transfer():
     sizes = (2, 2, 2)
     torch.manual_seed(0)
-    learner = make("l2p", sizes, use_prompt_mask=True, shared_prompt_pool=True, shared_prompt_key=True, size=4)
+    learner = make("dualprompt", sizes, size=4, top_k=2)
     start = learner.export_tensors()
     train(learner, sizes, 0)
     prompt, key = learner.prompt.clone(), learner.prompt_key.clone()
-    assert torch.equal(prompt[2:], start["backbone.prompt.prompt"][2:])  # task 0 owns prompts 0 and 1
-    assert not torch.equal(prompt[:2], start["backbone.prompt.prompt"][:2])
+    before = start["backbone.e_prompt.prompt"]
+    assert torch.equal(prompt[:, :, 2:], before[:, :, 2:])  # task 0 owns prompts 0 and 1
+    assert not torch.equal(prompt[:, :, :2], before[:, :, :2])
     learner.begin_task(task_info(sizes, 1))
-    assert torch.equal(learner.prompt[2:4], prompt[:2]) and torch.equal(learner.prompt_key[2:4], key[:2])
-    before = learner.export_tensors()
+    assert torch.equal(learner.prompt[:, :, 2:4], prompt[:, :, :2]) and torch.equal(learner.prompt_key, key)
+    kept = learner.export_tensors()
     learner.begin_task(task_info(sizes, 2))  # the pool is used up: nothing is handed on
-    assert all(torch.equal(before[name], tensor) for name, tensor in learner.named_tensors().items())
+    assert all(torch.equal(kept[name], tensor) for name, tensor in learner.named_tensors().items())
 
 
 @pytest.mark.parametrize("batch", [1, 4, 5])

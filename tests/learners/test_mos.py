@@ -7,8 +7,7 @@ from learner_helpers import images, make, task_info, test_images, train, trained
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras
-from pilot_tal.learners.mos import ROUNDS, self_refined
-from pilot_tal.learners.mos_statistics import JITTER, class_statistics, k_means
+from pilot_tal.learners.mos import JITTER, ROUNDS, class_statistics, self_refined
 
 NO_DROP = {"adapter_dropout": 0.0}
 
@@ -185,64 +184,44 @@ def test_statistics_equal_torch_cov():
     for images_of_class in (2, 5, 30):
         features = torch.randn(images_of_class, 8) * torch.rand(8)
         covariance = torch.cov(features.t()) + JITTER * torch.eye(8)
-        full = class_statistics(features, "covariance", 10)
+        full = class_statistics(features)
         torch.testing.assert_close(full.covariance(), covariance, rtol=1e-4, atol=1e-6)
         assert len(full.factor) <= min(images_of_class, 8)
-        diagonal = class_statistics(features, "variance", 10)
-        torch.testing.assert_close(diagonal.covariance(), covariance.diag())
         torch.testing.assert_close(full.means[0], features.mean(dim=0))
 
 
-@pytest.mark.parametrize("method", ["covariance", "variance", "multi-centroid"])
-def test_covariance_of_a_single_image_is_the_jitter(method):
+def test_covariance_of_a_single_image_is_the_jitter():
     features = torch.randn(1, 8)
-    known = class_statistics(features, method, 10)
-    drawn = known.draw(0, 4000)
+    known = class_statistics(features)
+    drawn = known.draw(4000)
     torch.testing.assert_close(known.means, features)
     assert drawn.isfinite().all()
     torch.testing.assert_close(drawn.std(dim=0), torch.full((8,), JITTER**0.5), rtol=0.1, atol=0)
 
 
-@pytest.mark.parametrize("method", ["covariance", "variance"])
-def test_draws_have_the_moments_they_should(method):
+def test_draws_have_the_moments_they_should():
     torch.manual_seed(0)
     features = torch.randn(6, 4) @ torch.randn(4, 4)
-    known = class_statistics(features, method, 10)
-    drawn = known.draw(0, 200_000)
-    covariance = known.covariance() if method == "covariance" else known.covariance().diag()
+    known = class_statistics(features)
+    drawn = known.draw(200_000)
     torch.testing.assert_close(drawn.mean(dim=0), features.mean(dim=0), rtol=0, atol=0.03)
-    torch.testing.assert_close(drawn.t().cov(), covariance, rtol=0.05, atol=0.05)
-
-
-def test_k_means_finds_clusters_that_are_there():
-    torch.manual_seed(0)
-    truth = torch.arange(3).repeat(20)
-    labels = k_means(10 * torch.eye(3)[truth] + 0.1 * torch.randn(60, 3), 3)
-    assert len(labels.unique()) == 3
-    assert all(len(labels[truth == k].unique()) == 1 for k in range(3))
-    assert len(k_means(torch.zeros(4, 3), 4)) == 4  # identical points
+    torch.testing.assert_close(drawn.t().cov(), known.covariance(), rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("fidelity", ["pilot", "fixed"])
-@pytest.mark.parametrize("method", ["covariance", "variance", "multi-centroid"])
-def test_alignment_batches(method, fidelity):
+def test_alignment_batches(fidelity):
     sizes = (2, 3)
-    learner = trained("mos", sizes, fidelity, ca_storage_efficient_method=method, n_centroids=3)
+    learner = trained("mos", sizes, fidelity)
     found = list(learner.gaussian_batches(0))
     assert len(found) == 5  # as many as classes
     assert all(features.shape == (25, 16) and labels.shape == (25,) for features, labels in found)
     labels = torch.cat([labels for _, labels in found])
-    if method != "multi-centroid":
-        assert torch.bincount(labels).tolist() == [25] * 5
+    assert torch.bincount(labels).tolist() == [25] * 5
+    nearest = torch.cdist(
+        torch.cat([features for features, _ in found]), torch.cat([learner.classes[c].means for c in range(5)])
+    )
+    assert (nearest.argmin(dim=1) == labels).float().mean() > 0.5  # a feature comes with the label of its class
     assert learner.scores(test_images(sizes)[0]).isfinite().all()
-
-
-def test_class_of_single_image_clusters_is_still_drawn():
-    known = class_statistics(torch.randn(3, 8), "multi-centroid", 10)
-    assert len(known.means) == 3
-    assert known.drawable(skip_points=True) == [0, 1, 2]
-    mixed = class_statistics(torch.cat((torch.randn(5, 8), 100 + torch.zeros(1, 8))), "multi-centroid", 2)
-    assert len(mixed.drawable(skip_points=True)) == 1 and len(mixed.drawable(skip_points=False)) == 2
 
 
 def test_training_cannot_continue_without_statistics():
