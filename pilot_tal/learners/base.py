@@ -129,11 +129,7 @@ class Learner(nn.Module):
             return base
         if config.scheduler == "steplr":
             return base * config.init_lr_decay ** sum(epoch >= m for m in config.init_milestones)
-        return self.cosine(base, epoch, epochs, config.min_lr)
-
-    def cosine(self, base: float, epoch: int, epochs: int, low: float) -> float:
-        """Cosine annealing from `base` to `low`."""
-        return cosine_annealing(base, epoch, epochs, low)
+        return cosine_annealing(base, epoch, epochs, config.min_lr)
 
     # Evaluation.
 

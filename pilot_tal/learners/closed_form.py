@@ -81,8 +81,6 @@ class ClosedForm(AdapterLearner):
         """Only an adapter needs the blocks of a ViT."""
         return cls.trains(config)
 
-    # Training.
-
     def begin_task(self, task: TaskInfo) -> None:
         """Builds the classifier that trains the adapter in the first task; classes may be more than announced."""
         self.num_classes = max(self.num_classes, task.stop)
@@ -152,8 +150,6 @@ class ClosedForm(AdapterLearner):
         if self.head is not None:
             self.sigma, self.head = self.head.sigma.detach().clone(), None
 
-    # Evaluation.
-
     @torch.no_grad()
     def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """Scores of the classifier; of the head that trains the adapter while it is trained."""
@@ -177,8 +173,6 @@ class ClosedForm(AdapterLearner):
         if self.adapters is None:
             return self.backbone.features(x, layers)
         return self.backbone.features(x, layers, self.adapter_extras(list(self.adapters.parts)))
-
-    # Tensors by name.
 
     def grow_to(self, stops: Sequence[int]) -> None:
         """Takes the shape after finished tasks: features are settled, statistics are empty."""

@@ -16,8 +16,6 @@ from pilot_tal.learners.config import Blocks, TrainedConfig
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
-MAX_DRAWS = 100
-
 
 @dataclass(frozen=True)
 class CODAPromptConfig(TrainedConfig):
@@ -52,13 +50,9 @@ def gram_schmidt(rows: Tensor, first: int, stop: int) -> Tensor:
     if bool((norms < 1e-8).any()):
         raise UserError("a trained prompt component is zero, so no new one can be made orthogonal to it")
     for row in range(first, stop):
-        for _ in range(MAX_DRAWS):
-            drawn = torch.randn_like(rows[row])
-            before = rows[:row]
-            rows[row] = drawn - (before @ drawn / before.square().sum(dim=1)) @ before
-            if bool(rows[row].square().sum() >= 1e-8):
-                break
-        else:
+        drawn, before = torch.randn_like(rows[row]), rows[:row]
+        rows[row] = drawn - (before @ drawn / before.square().sum(dim=1)) @ before
+        if bool(rows[row].square().sum() < 1e-8):
             raise UserError(f"no room for {stop} orthogonal components in {rows.shape[1]} dimensions")
     rows[first:stop] /= rows[first:stop].norm(dim=1, keepdim=True)
     return rows.view(shape)
@@ -108,9 +102,10 @@ class CODAPrompt(Learner):
         if task.index > 0:
             self._draw(task.index)
 
-    def cosine(self, base: float, epoch: int, epochs: int, low: float) -> float:
-        """CODA-Prompt's own cosine: it starts one epoch late and ends just above zero, whatever `low` says."""
-        return base * coda_factor(epoch, epochs)
+    def learning_rate(self, base: float, epoch: int, epochs: int) -> float:
+        """CODA-Prompt's own cosine: it starts one epoch late and ends just above zero, whatever `min_lr` says."""
+        cosine = self.config.scheduler == "cosine"
+        return base * coda_factor(epoch, epochs) if cosine else super().learning_rate(base, epoch, epochs)
 
     def observe(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the task's classes; the auxiliary loss keeps the components orthogonal, if asked for."""

@@ -67,8 +67,6 @@ class EASE(AdapterLearner):
         self.register_buffer("prototypes", torch.zeros(0, self.plain, backbone.dim))
         self.register_buffer("sigma", torch.ones(1))  # the original's scale of the scores, never trained
 
-    # Training.
-
     def begin_task(self, task: TaskInfo) -> None:
         """Add the task's adapters, a classifier to train them with, and its prototypes."""
         super().begin_task(task)
@@ -97,8 +95,6 @@ class EASE(AdapterLearner):
         first = 1 if self.config.recalc_sim else self.task.index
         complete_prototypes(self.prototypes[:, self.plain :], self.stops, range(first, len(self.adapters)))
 
-    # Evaluation.
-
     @torch.no_grad()
     def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """Cosines with the prototypes, summed over the subspaces; that of a class's own task weighs most."""
@@ -125,8 +121,6 @@ class EASE(AdapterLearner):
             parts, settled = list(adapters.parameters()), ids if task < self.finished else None
             features.append(self.cache.get(f"adapter{task}", settled, tokens, partial(self.features, parts=parts)))
         return torch.stack(features, dim=1)
-
-    # Tensors by name.
 
     def grow_to(self, stops: Sequence[int]) -> None:
         """Allocate the adapters and prototypes of finished tasks."""

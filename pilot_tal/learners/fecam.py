@@ -27,12 +27,6 @@ class FeCAMConfig(ClosedFormConfig):
     ] = None
 
 
-def correlation(covariance: Tensor) -> Tensor:
-    """A covariance matrix with its rows and columns divided by the standard deviations."""
-    deviations = covariance.diagonal().sqrt()
-    return covariance / deviations.unsqueeze(1) / deviations
-
-
 @LEARNERS.register
 class FeCAM(Prototypes):
     """FeCAM (Goswami et al., NeurIPS 2023).
@@ -85,7 +79,9 @@ class FeCAM(Prototypes):
             return torch.corrcoef(scatter / max(freedom, 1) + self.alpha * identity)
         covariance = (scatter + self.feature_dim * shared) / (freedom + self.feature_dim)
         level = float(shared.diagonal().mean()) or 1.0  # no class has two images: any scale
-        return correlation(covariance + self.alpha * level * identity)
+        covariance += self.alpha * level * identity
+        deviations = covariance.diagonal().sqrt()
+        return covariance / deviations.unsqueeze(1) / deviations
 
     def tensors_replaced(self) -> None:
         """Inverts the matrices, of which LAMDA-PILOT's have no full rank."""

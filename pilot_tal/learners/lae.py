@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -179,8 +179,7 @@ class LAE(Learner):
         return shares(scores)
 
     def _features(self, tokens: Tensor, pets: nn.ModuleList) -> Tensor:
-        modules = (cast("Prefix | Adapter | LoRA", pet) for pet in pets)
-        extras = {block: pet.extras() for block, pet in zip(self.blocks, modules, strict=True)}
+        extras = {block: cast(Any, pet).extras() for block, pet in zip(self.blocks, pets, strict=True)}
         return self.backbone.run(tokens, extras)[:, 0]
 
     @property

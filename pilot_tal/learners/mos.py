@@ -114,8 +114,6 @@ class MOS(AdapterLearner):
         self._old_means = torch.zeros(0, backbone.dim)
         self._mean_parts: list[Tensor] = []
 
-    # Training.
-
     def begin_task(self, task: TaskInfo) -> None:
         """Allocate the task's prototypes and fix the mean adapter it is merged with."""
         if task.first > 0 and not self.classes:
@@ -229,8 +227,6 @@ class MOS(AdapterLearner):
         labels = torch.tensor(list(self.classes))[chosen].to(device)
         yield from zip(features.split(size), labels.split(size), strict=True)
 
-    # Evaluation.
-
     @torch.no_grad()
     def scores(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """The classifier under the adapter each image finds, joined with the prototypes under adapter 0."""
@@ -274,8 +270,6 @@ class MOS(AdapterLearner):
         """Mean of the first `count` snapshots."""
         sets = [self.finished[i].parameters() for i in range(count)]
         return [torch.stack(parts).mean(dim=0) for parts in zip(*sets, strict=True)]
-
-    # Tensors by name.
 
     def grow_to(self, stops: Sequence[int]) -> None:
         """Allocate the snapshots and prototypes of finished tasks."""

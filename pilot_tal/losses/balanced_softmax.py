@@ -3,16 +3,14 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss
 
 
 @LOSSES.register
 class BalancedSoftmax(TaskLoss):
     """Softmax whose terms weigh as much as the classes have images: −log( n_y e^{z_y} / Σ_k n_k e^{z_k} )."""
 
-    name, title = "balanced_softmax", "Balanced softmax"
-    prior = "class counts"
+    name, title, prior = "balanced_softmax", "Balanced softmax", "class counts"
     recommended = "best tail of a trained method, costs head accuracy"
 
     def class_values(self, counts: Tensor) -> Tensor:

@@ -1,18 +1,14 @@
-"""Base class of the losses: name, validated options, one value per class of the task, float32 arithmetic."""
+"""Base class of the losses: name, validated options, one value per class, float32 arithmetic; and the list of all."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from data_lt.errors import UserError
-from pilot_tal.schema import Option, settings_of
+from data_lt.errors import Registry, UserError
+from pilot_tal.schema import Option, settings_of, unknown_setting
 from pilot_tal.stream.task import TaskInfo
-
-PRIORS = ("none", "online", "class counts")
 
 
 class TaskLoss(nn.Module):
@@ -31,11 +27,11 @@ class TaskLoss(nn.Module):
     """What it uses of the class frequencies: none, online (counted during training) or class counts (given)."""
     recommended: ClassVar[str] = ""
     """What `pilot-tal list` recommends it for, by measured results."""
-    _settings: ClassVar[Mapping[str, Option]] = MappingProxyType({})
+    _settings: ClassVar[dict[str, Option]] = {}
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        cls._settings = MappingProxyType({**cls._settings, **settings_of(cls)})
+        cls._settings = {**cls._settings, **settings_of(cls)}
 
     def __init__(self, **options: Any):
         super().__init__()
@@ -77,7 +73,7 @@ class TaskLoss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean loss of the batch, in float32 or better."""
         if self._exact is None:
-            raise not_begun(self)
+            raise UserError(f"{type(self).__name__}: begin_task() must come before the first loss")
         check_batch(logits, targets, self._exact.shape[-1])
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self._values.dtype != logits.dtype or self._values.device != logits.device:
@@ -86,17 +82,28 @@ class TaskLoss(nn.Module):
             return self.batch_loss(logits, targets, self._values)
 
 
+LOSSES: Registry[type[TaskLoss]] = Registry("loss")
+
+
+def build_loss(name: str, **options: Any) -> TaskLoss:
+    """Makes the loss `name`; it still needs `begin_task` before its first call.
+
+    Raises:
+        UserError: no such loss, no such option, or a value out of range.
+    """
+    known = settings_of(LOSSES[name])
+    for option in options:
+        if option not in known:
+            raise unknown_setting(option, known, f"the loss {name}")
+    return LOSSES[name](**options)
+
+
 def sum_over_ranks(counts: Tensor, group: Any = None) -> bool:
     """Add the counts of the other processes of `group` in place; return False without other processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return False
     dist.all_reduce(counts, group=group)
     return True
-
-
-def not_begun(loss: TaskLoss) -> UserError:
-    """Return the error for a loss used before `begin_task`."""
-    return UserError(f"{type(loss).__name__}: begin_task() must come before the first loss")
 
 
 def check_batch(logits: Tensor, targets: Tensor, classes: int, state: Tensor | None = None) -> None:

@@ -3,8 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss
 
 
 @LOSSES.register

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss
 from pilot_tal.schema import Rule
 
 
@@ -18,8 +17,7 @@ class ClassBalanced(TaskLoss):
     The weights are scaled to a mean of 1 over the classes of the task.
     """
 
-    name, title = "class_balanced", "Class-balanced"
-    prior = "class counts"
+    name, title, prior = "class_balanced", "Class-balanced", "class counts"
     beta: float
 
     def __init__(self, beta: Annotated[float, Rule("overlap of a class's images", 0, 1 - 1e-9)] = 0.9999):

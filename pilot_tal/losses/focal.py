@@ -5,8 +5,7 @@ from typing import Annotated
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss
 from pilot_tal.schema import Rule
 
 

@@ -5,8 +5,7 @@ from typing import Annotated
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss
 from pilot_tal.schema import Rule
 
 
@@ -17,8 +16,7 @@ class LDAM(TaskLoss):
     The paper takes cosine logits and s = 30. The learners' logits are not cosines, so s is 1 unless set.
     """
 
-    name, title = "ldam", "LDAM"
-    prior = "class counts"
+    name, title, prior = "ldam", "LDAM", "class counts"
     margin: float
     scale: float
 

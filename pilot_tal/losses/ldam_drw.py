@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
+from pilot_tal.losses.base import LOSSES, TaskLoss
 from pilot_tal.losses.class_balanced import effective_weights
 from pilot_tal.losses.ldam import margins, of_true_class
-from pilot_tal.losses.registry import LOSSES
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -22,8 +21,7 @@ class DeferredLDAM(TaskLoss):
     re-weighted.
     """
 
-    name, title = "ldam_drw", "LDAM-DRW"
-    prior = "class counts"
+    name, title, prior = "ldam_drw", "LDAM-DRW", "class counts"
     margin: float
     scale: float
     beta: float

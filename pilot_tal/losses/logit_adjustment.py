@@ -5,8 +5,7 @@ from typing import Annotated
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss
 from pilot_tal.schema import Rule
 
 
@@ -17,8 +16,7 @@ class LogitAdjustment(TaskLoss):
     τ = 1 is the balanced softmax, τ = 0 cross-entropy.
     """
 
-    name, title = "logit_adjustment", "Logit adjustment"
-    prior = "class counts"
+    name, title, prior = "logit_adjustment", "Logit adjustment", "class counts"
     tau: float
 
     def __init__(self, tau: Annotated[float, Rule("strength of the adjustment", 0, 100)] = 1.0):

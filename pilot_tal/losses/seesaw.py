@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss, sum_over_ranks
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss, sum_over_ranks
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 

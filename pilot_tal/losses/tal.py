@@ -4,20 +4,22 @@ The mathematics is in `tal_math.py`; this class holds the state and decides when
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from data_lt.errors import UserError
-from pilot_tal.losses import tal_checks, tal_math
-from pilot_tal.losses.base import TaskLoss, check_batch, not_begun, sum_over_ranks
-from pilot_tal.losses.registry import LOSSES
+from data_lt.errors import UserError, unknown_name
+from pilot_tal.losses import tal_math
+from pilot_tal.losses.base import LOSSES, TaskLoss, check_batch, sum_over_ranks
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
 MEMORY_EPOCHS = 2.0
+REDUCTIONS = ("mean", "sum", "none")
+SAVED = ("Q", "updates", "alpha", "calibration_classes", "lam")
 
 
 @LOSSES.register
@@ -42,8 +44,6 @@ class TAL(TaskLoss):
             `apply_update()` after each optimizer step (also for `torch.compile`, which compiles anew for every count).
         validate: check the values of logits and targets. None checks on the CPU, where it is almost free; True on every
             device, which then waits for each check; False only the targets on the CPU. Compiled calls check nothing.
-        weight: there for the signature of `CrossEntropyLoss`, refused if used.
-        label_smoothing: likewise.
         dtype: of Q and α, float32 or float64; the logits' type does not matter.
         process_group: the ranks whose counts are summed, so that all hold the same Q; None is the default group.
 
@@ -76,28 +76,29 @@ class TAL(TaskLoss):
         ignore_index: int = -100,
         accumulate: int = 1,
         validate: bool | None = None,
-        weight: Tensor | None = None,
-        label_smoothing: float = 0.0,
         dtype: torch.dtype = torch.float32,
         memory_epochs: Annotated[float | None, Rule("epochs Q remembers, with lam=auto", above=0, high=1e6)] = None,
         process_group: Any = None,
     ):
         super().__init__(lam=lam, r=r, update=update, start=start, scope=scope, eps=eps, memory_epochs=memory_epochs)
-        tal_checks.check_call(reduction, accumulate, weight, label_smoothing, dtype)
+        if reduction not in REDUCTIONS:
+            raise unknown_name("reduction", str(reduction), REDUCTIONS)
+        if dtype not in (torch.float32, torch.float64):
+            raise UserError(f"dtype (of Q) must be torch.float32 or torch.float64, got {dtype}")
         if lam == "auto":
             self._settle("lam", math.nan)  # until a task begins
             self._settle("memory_epochs", self.memory_epochs or MEMORY_EPOCHS)
         elif self.memory_epochs is not None:
             raise UserError(f"memory_epochs={self.memory_epochs:g} needs lam=auto, got lam={self.lam:g}")
         self.reduction, self.ignore_index = reduction, ignore_index
-        self.accumulate, self.validate, self.process_group = accumulate, validate, process_group
+        self.accumulate = tal_math.whole("accumulate", accumulate, 0)
+        self.validate, self.process_group = validate, process_group
         self.register_buffer("Q", torch.zeros(0, dtype=dtype))
         self.register_buffer("_updates", torch.zeros((), dtype=torch.int64), persistent=False)
         self._balance = tal_math.balance(1)
         self._forget()
         if num_classes is not None:
-            tal_math.check_num_classes(num_classes)
-            self.reset(num_classes)
+            self.reset(tal_math.whole("num_classes", num_classes, 2))
 
     @property
     def num_classes(self) -> int:
@@ -130,18 +131,16 @@ class TAL(TaskLoss):
 
     def reset(self, num_classes: int, calibration_classes: int | None = None, epoch_steps: int | None = None) -> None:
         """Forgets Q and starts with `num_classes`; α may be calibrated for others, and λ needs steps if automatic."""
-        classes = tal_checks.whole("num_classes", num_classes, 1)
-        seen = (
-            classes if calibration_classes is None else tal_checks.whole("calibration_classes", calibration_classes, 1)
-        )
-        self._calibrate(seen, self._lam_for(epoch_steps))
+        classes = tal_math.whole("num_classes", num_classes, 1)
+        seen = classes if calibration_classes is None else calibration_classes
+        self._calibrate(tal_math.whole("calibration_classes", seen, 1), self._lam_for(epoch_steps))
         self.Q = self._new_strength(classes)
         self._updates.zero_()
         self._forget()
 
     def grow(self, num_classes: int, epoch_steps: int | None = None) -> None:
         """Adds classes, keeps Q of the old ones, calibrates α anew: for learners that replay old classes."""
-        added = tal_checks.whole("num_classes", num_classes, self.num_classes) - self.num_classes
+        added = tal_math.whole("num_classes", num_classes, self.num_classes) - self.num_classes
         before = self.max_strength
         self._calibrate(int(num_classes), self._lam_for(epoch_steps))
         self.Q = torch.cat([self.Q * (self.max_strength / before), self._new_strength(added)])  # w stays under any λ
@@ -197,27 +196,32 @@ class TAL(TaskLoss):
         """Takes λ, and the balance of `classes`; nothing changes if there is none."""
         self._balance = tal_math.balance(classes, self.r, self.update)
         self._settle("lam", lam)
-        tal_checks.warn_of_limits(self._balance, self.max_strength, self.r, self.eps, self.Q.dtype)
+        steady, of = self._balance.steady * self.max_strength, f"of {classes} classes with r={self.r:g}"
+        if self.eps * self.alpha > 1.0:
+            warnings.warn(
+                f"eps={self.eps:g} lies above the calibrated weight 1/α={1 / self.alpha:.2g} {of}, "
+                "so every negative weighs more than in cross-entropy; lower eps or r",
+                stacklevel=4,
+            )
+        if steady < torch.finfo(self.Q.dtype).tiny:
+            warnings.warn(
+                f"{str(self.Q.dtype).removeprefix('torch.')} cannot hold Q*={steady:.2g} {of}, "
+                "so the calibrated regime is out of reach; use dtype=torch.float64 or a larger r",
+                stacklevel=4,
+            )
 
     def _new_strength(self, classes: int) -> Tensor:
         steady = self._balance.steady * self.max_strength
         return self.Q.new_full((classes,), steady if self.start == "steady" else 0.0)
 
     def _forget(self) -> None:
-        """Leaves behind what belongs to another Q: half an accumulation, and its weights."""
+        """Leaves behind half an accumulation, which belongs to another Q."""
         self._pending, self._calls = None, 0
-        self._kept: tuple[Tensor, int, tuple[Tensor, Tensor]] | None = None
 
     def _weights(self, Q: Tensor) -> tuple[Tensor, Tensor]:
-        """w, and log(α·w); kept from one call to the next while Q is the same, unmodified tensor."""
-        kept, versioned = self._kept, not (torch.compiler.is_compiling() or Q.is_inference())
-        if kept is not None and versioned and kept[0] is Q and kept[1] == Q._version:
-            return kept[2]
+        """w, and log(α·w)."""
         weight = tal_math.negative_weight(Q, self.max_strength, self.r)
-        weights = weight, tal_math.log_weights(weight, -self.r * math.log(self._balance.steady), self.eps)
-        if versioned:
-            self._settle("_kept", (Q, Q._version, weights))
-        return weights
+        return weight, tal_math.log_weights(weight, -self.r * math.log(self._balance.steady), self.eps)
 
     def _count(self, Q: Tensor, weight: Tensor, counts: Tensor, rows: int) -> None:
         """Notes the positives of a call; moves Q once all calls of an update are there."""
@@ -244,29 +248,76 @@ class TAL(TaskLoss):
     def _check(self, logits: Tensor, targets: Tensor, Q: Tensor) -> bool:
         """Validate shapes, and values where that is free or requested; return whether all rows count."""
         if not Q.numel():
-            raise not_begun(self)
+            raise UserError("TAL: begin_task() must come before the first loss")
         check_batch(logits, targets, Q.numel(), Q)
         if torch.compiler.is_compiling() or not (logits.is_cpu or self.validate):
             return False
         if self.validate is not False:
-            tal_checks.check_finite(logits)
-        return tal_checks.check_range(targets, Q.numel(), self.ignore_index)
+            _check_finite(logits)
+        return _all_count(targets, Q.numel(), self.ignore_index)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TAL":
-        super()._apply(tal_checks.never_rounded(fn), recurse)
+        """Moves the tensors, but without .half() and .bfloat16(): rounded, Q's steady state would drift."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            result = fn(tensor)
+            short = result.is_floating_point() and result.dtype.itemsize < torch.float32.itemsize
+            return tensor.to(result.device) if short else result
+
+        super()._apply(moved, recurse)
         self._pending = None if self._pending is None else self._pending.to(self.Q)
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        numbers = (self.updates, self.alpha, self.calibration_classes, self.lam)
-        for name, number in zip(tal_checks.SAVED[1:], numbers, strict=True):
-            destination[prefix + name] = torch.tensor(number, dtype=torch.float64)
+        for name in SAVED[1:]:
+            destination[prefix + name] = torch.tensor(getattr(self, name), dtype=torch.float64)
 
     def _load_from_state_dict(self, state_dict, prefix, _metadata, strict, missing, unexpected, errors) -> None:
-        saved = tal_checks.read_saved(self, state_dict, prefix, strict, missing, unexpected, errors)
-        if saved is not None:
-            self._calibrate(int(saved["calibration_classes"]), float(saved["lam"]))
+        saved = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        unexpected.extend(prefix + name for name in saved if strict and name not in SAVED)
+        missing.extend(absent := [prefix + name for name in SAVED if name not in saved])
+        if absent:
+            return
+        lam, alpha, classes = float(saved["lam"]), float(saved["alpha"]), int(saved["calibration_classes"])
+        again = "make TAL with the settings it was saved with"
+        if self.memory_epochs is None and not math.isclose(self.lam, lam):
+            given = f"{self.lam:g} here: Q would be out of scale"
+            errors.append(f"lam is {lam:.6g} in the saved state, but {given}; {again}")
+        elif not math.isclose(tal_math.balance(classes, self.r, self.update).alpha, alpha, rel_tol=1e-6):
+            given = f"r={self.r:g} and update={self.update!r} give another"
+            errors.append(f"alpha is {alpha:.6g} in the saved state, but {given}: {again}")
+        else:
+            self._calibrate(classes, lam)
             self.Q = saved["Q"].to(self.Q, copy=True)  # never share memory with the source
             self._updates.fill_(int(saved["updates"]))
             self._forget()
+
+
+def _check_finite(logits: Tensor) -> None:
+    """Every logit must be finite. Their sum shows it, unless it overflows."""
+    if math.isfinite(logits.detach().sum()) or bool(logits.isfinite().all()):
+        return
+    row, column = (~logits.isfinite()).nonzero()[0].tolist()
+    value = logits[row, column].item()
+    left_out = "to leave classes out, slice their columns away instead of setting them to -inf"
+    raise UserError(
+        f"logits must be finite, got {value} in row {row}, column {column}; "
+        + (left_out if value == -math.inf else "if training diverged, lower the learning rate")
+    )
+
+
+def _all_count(targets: Tensor, classes: int, ignore_index: int) -> bool:
+    """Every target must be a class or to be ignored; whether there are any, and none to be ignored."""
+    if not targets.numel():
+        return False
+    low, high = targets.aminmax()
+    if int(low) >= 0 and int(high) < classes:
+        return not 0 <= ignore_index < classes
+    wrong = targets[(targets != ignore_index) & ((targets < 0) | (targets >= classes))]
+    if wrong.numel():
+        raise UserError(
+            f"targets must lie in 0 … {classes - 1} (or be ignore_index={ignore_index}), "
+            f"got {int(wrong[0])}; inside a task they count from the task's first class"
+        )
+    return False

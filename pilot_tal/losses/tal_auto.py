@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES
 from pilot_tal.losses.tal import MEMORY_EPOCHS, TAL
 from pilot_tal.losses.tal_math import UPDATES
 from pilot_tal.schema import Rule

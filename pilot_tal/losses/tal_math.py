@@ -75,8 +75,9 @@ def steady_state(num_classes: int, r: float = 1.0, update: str = "paper") -> flo
     s is 1, or 1/(C−1) with `update="normalized"`. Closed form for r = 1 and r = 2; otherwise the root is
     bracketed in log x, where it keeps its relative accuracy however small it is (r = 0.05: x* = 1e-100).
     """
-    check_num_classes(num_classes)
-    check_r(r)
+    whole("num_classes", num_classes, 2)
+    if not (isinstance(r, Real) and 0.0 < r < math.inf):
+        raise UserError(f"r (the exponent of w) must be a number above 0, got {r!r}")
     p = 1.0 / num_classes
     a = (1.0 - p) * negative_share(num_classes, update)
     if r == 1:
@@ -185,24 +186,13 @@ def supervision_strength(polarity: Tensor, kernel: Tensor) -> Tensor:
 
 def exponential_kernel(lam: float, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """f[n] = λ^{n+1} (Eq. kernel)."""
-    check_lam(lam)
+    if not (isinstance(lam, Real) and 0.0 < lam < 1.0):
+        raise UserError(f"lam (the memory λ) must be a number between 0 and 1, both excluded, got {lam!r}")
     return lam ** torch.arange(1, length + 1, dtype=dtype)
 
 
-def check_lam(lam: float) -> None:
-    """λ must lie strictly between 0 and 1."""
-    if not (isinstance(lam, Real) and 0.0 < lam < 1.0):
-        raise UserError(f"lam (the memory λ) must be a number between 0 and 1, both excluded, got {lam!r}")
-
-
-def check_r(r: float) -> None:
-    """The exponent r must be positive and finite."""
-    if not (isinstance(r, Real) and 0.0 < r < math.inf):
-        raise UserError(f"r (the exponent of w) must be a number above 0, got {r!r}")
-
-
-def check_num_classes(num_classes: int) -> None:
-    """TAL compares classes, so there must be at least two."""
-    whole = hasattr(num_classes, "__index__") and not isinstance(num_classes, bool)  # NumPy's whole numbers too
-    if not whole or num_classes < 2:
-        raise UserError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")
+def whole(name: str, value: int, least: int) -> int:
+    """`value` as a whole number of at least `least`; NumPy's will do."""
+    if not hasattr(value, "__index__") or isinstance(value, bool) or value < least:
+        raise UserError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)

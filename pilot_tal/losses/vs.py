@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pilot_tal.losses.base import TaskLoss
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses.base import LOSSES, TaskLoss
 from pilot_tal.schema import Rule
 
 
@@ -18,8 +17,7 @@ class VectorScaling(TaskLoss):
     γ = 0 is the logit adjustment, γ = τ = 0 cross-entropy. The defaults are those of the authors' code.
     """
 
-    name, title = "vs", "VS"
-    prior = "class counts"
+    name, title, prior = "vs", "VS", "class counts"
     gamma: float
     tau: float
 

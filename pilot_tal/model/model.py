@@ -245,7 +245,7 @@ class Model:
     def features(self, images: Iterable[ImageLike], batch_size: int = 32) -> np.ndarray:
         """The features [images, dim] of the frozen backbone, before anything that was learned."""
         batches = self._batches(images, batch_size)
-        found = [self._computed(lambda x: self.learner.cached_features(x, None), x).cpu() for x in batches]
+        found = [self._computed(lambda x: self.learner.backbone.features(x)[:, 0], x).cpu() for x in batches]
         return torch.cat(found).numpy()
 
     def scores(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 import pilot_tal as pt
 from data_lt.errors import UserError
-from pilot_tal.backbone import BlockExtras, FrozenBackbone, FrozenViT, build_backbone
+from pilot_tal.backbone import FrozenBackbone, FrozenViT, build_backbone
 from pilot_tal.backbone.load import load_backbone, register_backbone
 from pilot_tal.config.settings import method_config
 from pilot_tal.learners import LEARNERS
@@ -60,8 +60,8 @@ def test_rotary_positions_apply_only_to_patches():
     tokens = backbone.embed(x)
     registers, without = tokens[:, 1:5], torch.cat((tokens[:, :1], tokens[:, 5:]), dim=1)
     torch.testing.assert_close(backbone.query(backbone.insert_prompts(without, registers)), backbone.query(tokens))
-    first = {0: BlockExtras(tokens=registers)}
-    torch.testing.assert_close(backbone.run(without, first, keep=slice(4, 5)), backbone.run(tokens))
+    first = torch.cat((registers, without), dim=1)
+    torch.testing.assert_close(backbone.run(first, keep=slice(4, 5)), backbone.run(tokens))
 
 
 def test_distilled_deit_equals_timm():

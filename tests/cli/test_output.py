@@ -11,7 +11,7 @@ from helpers.cli import ROOT, ask
 from helpers.images import make_images
 from helpers.tiny import settings
 
-from pilot_tal.losses.registry import LOSSES
+from pilot_tal.losses import LOSSES
 from pilot_tal.record.run_dir import find_runs
 
 

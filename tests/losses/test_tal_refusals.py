@@ -28,8 +28,6 @@ INF, NAN = float("inf"), float("nan")
         ({"scope": "all"}, "scope must be one of task, seen, got 'all'"),
         ({"eps": 0.0}, "eps must be a number above 0 below 1, got 0.0"),
         ({"accumulate": -1}, "accumulate must be .* got -1"),
-        ({"weight": torch.ones(5)}, "weight must be None: TAL sets the weights"),
-        ({"label_smoothing": 0.1}, "label_smoothing must be 0"),
         ({"dtype": torch.float16}, "dtype .* got torch.float16"),
         ({"r": 1000}, "r=1000 is too large for 5 classes"),
         ({"r": 0.0001}, "r=0.0001 is too small for 5 classes"),

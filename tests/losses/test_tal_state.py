@@ -9,7 +9,6 @@ from tal_oracle import stream
 
 from data_lt.errors import UserError
 from pilot_tal import TAL
-from pilot_tal.losses import tal_math
 from pilot_tal.schema import settings_of
 from pilot_tal.stream.task import TaskInfo
 
@@ -209,7 +208,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_cached_weights_follow_q(name):
+def test_weights_follow_q(name):
     tal = TAL(5, start="steady", accumulate=0)
     tal(*BATCH)
     tal(*BATCH)
@@ -220,19 +219,6 @@ def test_cached_weights_follow_q(name):
     fresh.Q.copy_(tal.Q)
     assert torch.equal(tal.negative_weights(), fresh.negative_weights())
     assert torch.equal(tal(*BATCH), fresh(*BATCH))
-
-
-def test_weights_are_computed_once_while_q_is_unchanged(monkeypatch):
-    tal, computed = TAL(5, accumulate=3), []
-    original = tal_math.log_weights
-    monkeypatch.setattr(tal_math, "log_weights", lambda *a: (computed.append(1), original(*a))[1])
-    for _ in range(6):
-        tal(*BATCH)
-    assert len(computed) == 2  # Q has moved once in between
-    tal.eval()
-    for _ in range(5):
-        tal(*BATCH)
-    assert len(computed) == 3
 
 
 def test_without_a_number_of_classes_they_come_with_the_task():
