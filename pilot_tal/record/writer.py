@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from data_lt.errors import Terminated, UserError, sentence
-from data_lt.files import atomic_path, checksum, guarded, open_to_append, os_errors, read_bytes, sync
+from data_lt.files import atomic_path, checksum, guarded, open_to_append, os_errors, read_bytes, sync, write_text
 from pilot_tal.record.lock import Lock, lock_numbers, locked, owner_of
 from pilot_tal.record.run_dir import ERROR, LOG, RECORD, RESULT, read_result, read_run_record, task_file, write_sealed
 from pilot_tal.record.run_record import RunRecord
@@ -135,8 +135,7 @@ def open_run(path: Path) -> Iterator[RunWriter]:
 
 def keep_failure(path: Path, text: str, check: Callable[[], None] | None = None) -> None:
     """Writes why a run failed to its `error.txt`."""
-    with atomic_path(path / ERROR, check) as temporary:
-        temporary.write_bytes((text + "\n").encode("utf-8", "backslashreplace"))
+    write_text(path / ERROR, text + "\n", check)
 
 
 def clean_finished(path: Path) -> None:
