@@ -219,9 +219,7 @@ class Model:
         learner: Any = self.learner
         for x in self._batches(images, batch_size):
             scores = self.scores(x)
-            order = scores.sort(dim=1, descending=True, stable=True).indices[
-                :, :top
-            ]  # equal ones as the run ranked them
+            order = scores.sort(dim=1, descending=True, stable=True).indices[:, :top]  # equal ones by class
             shares = self.learner.probabilities(scores).gather(1, order).tolist()
             rejected = [None] * len(x)
             if threshold is not None:

@@ -123,8 +123,8 @@ class History:
 
     def without(self, label: str) -> "History":
         """The history without the images of a class."""
-        left = (tuple(photo for photo in session.images if photo.label != label) for session in self.sessions)
-        return replace(self, sessions=tuple(map(lambda one, own: replace(one, images=own), self.sessions, left)))
+        left = [(one, tuple(photo for photo in one.images if photo.label != label)) for one in self.sessions]
+        return replace(self, sessions=tuple(replace(one, images=images) for one, images in left))
 
 
 def read_history(folder: Path) -> History:
