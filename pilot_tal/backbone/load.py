@@ -10,8 +10,7 @@ from torch import nn
 
 from data_lt.errors import UserError
 from data_lt.files import checksum
-from pilot_tal.backbone.frozen import FrozenBackbone, state_checksum
-from pilot_tal.backbone.vit import FrozenViT, takes_prompts
+from pilot_tal.backbone.vit import FrozenBackbone, FrozenViT, state_checksum, takes_prompts
 from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, build_from_state, load_weights, read_state
 
 DEMO, BUNDLED = "demo_vit", "bundled"
@@ -22,6 +21,7 @@ DEMO_WEIGHTS = Path(__file__).parent / "assets" / "demo_vit.safetensors"
 # The two ViTs of LAMDA-PILOT, to which it feeds pixels in [0, 1] whatever they were trained with.
 _PILOTS_OWN = (DEFAULT_BACKBONE, "vit_base_patch16_224.augreg_in21k")
 _REGISTERED: dict[str, Callable[[], nn.Module]] = {}
+_checksum = cache(lambda path, size, changed: checksum(path))  # a file is read again when it has changed
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
@@ -96,12 +96,6 @@ def file_fingerprint(weights: str, name: str = DEMO) -> str:
     return f"{path.name}@{_checksum(path, known.st_size, known.st_mtime_ns)[:16]}"
 
 
-@cache
-def _checksum(path: Path, size: int, changed: int) -> str:
-    """Checksum of a file; read again when it has changed."""
-    return checksum(path)
-
-
 def pixel_statistics(choice: str, name: str, fidelity: str) -> Statistics | None:
     """Mean and deviation by which pixels are normalised; None leaves them in [0, 1].
 
@@ -113,9 +107,7 @@ def pixel_statistics(choice: str, name: str, fidelity: str) -> Statistics | None
     """
     if choice == "auto" and fidelity == "pilot" and name in _PILOTS_OWN:
         return None
-    if choice in ("auto", "weights"):
-        return _expected(name)
-    return given_statistics(choice)
+    return _expected(name) if choice in ("auto", "weights") else given_statistics(choice)
 
 
 def raw_pixels_note(statistics: Statistics | None, name: str, weights: str, fidelity: str) -> str | None:

@@ -1,17 +1,21 @@
-"""The frozen ViT that prompt and adapter methods share: it runs timm's blocks with what a learner adds to them."""
+"""Frozen networks: any that maps images to features, and the ViT whose blocks take prompts and adapters.
 
+Prototype and closed-form methods need features alone. `FrozenViT` runs timm's blocks with what a learner adds to them.
+"""
+
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import pilot_tal._torchvision  # noqa: F401
-from data_lt.errors import UserError
-from pilot_tal.backbone.frozen import FrozenBackbone
+from data_lt.errors import UserError, sentence
 
 CLS = slice(0, 1)
 
@@ -67,6 +71,82 @@ def prefixed_attention(q: Tensor, k: Tensor, v: Tensor, extras: BlockExtras) -> 
     return ordinary + attention(q, prefix_k, prefix_v)
 
 
+def state_checksum(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the names, shapes and float32 values of all tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        values = tensor.detach().to("cpu", torch.float32).contiguous()
+        digest.update(f"{name}{tuple(values.shape)}".encode())
+        digest.update(values.numpy().tobytes())
+    return digest.hexdigest()
+
+
+class FrozenBackbone(nn.Module):
+    """A network whose tensors never change and never get a gradient.
+
+    Attributes:
+        network: The module; it maps images [B, 3, height, width] to features [B, dim].
+        name: As in a run's record.
+        img_size: Height and width of the images.
+        dim: Width of the features of one layer.
+        depth: Number of layers that `features` can return.
+        tokens: Positions at which it computes `dim` values, for estimates of memory.
+    """
+
+    network: Any
+    depth = 1
+
+    def __init__(self, network: Any, name: str, img_size: tuple[int, int]):
+        super().__init__()
+        self.network = network.requires_grad_(False).eval()
+        self.name, self.img_size = name, img_size
+        self.dim = self._find_dim()
+        self.tokens = max(1, img_size[0] * img_size[1] // 128)  # a CNN: dim / 8 channels at a quarter of each side
+
+    def _find_dim(self) -> int:
+        """Width of the features, from two blank images."""
+        try:
+            with torch.no_grad():
+                features = self.network(torch.zeros(2, 3, *self.img_size))
+        except Exception as error:
+            raise UserError(
+                f"{self.name} does not take images [2, 3, {self.img_size[0]}, {self.img_size[1]}]: "
+                f"{sentence(error)[:120]}; set img_size"
+            ) from error
+        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+            shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise UserError(f"{self.name} must map images to features [images, dim]; for 2 images it returns {shape}")
+        return features.shape[1]
+
+    def train(self, mode: bool = True) -> "FrozenBackbone":
+        """Stays in evaluation mode: a frozen network has no training behaviour."""
+        return super().train(False)
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the network's tensors."""
+        return state_checksum(self.network.state_dict())
+
+    @torch.no_grad()
+    def features(self, x: Tensor, layers: int = 1) -> Tensor:
+        """Features [B, 1, dim] of images: only the last layer, because other layers differ in width."""
+        self.check_images(x)
+        self.check_layers(layers)
+        return self.network(x).unsqueeze(1)
+
+    def check_layers(self, layers: int) -> None:
+        """Raises a UserError for a number of layers that the network does not have."""
+        if not 1 <= layers <= self.depth:
+            raise UserError(f"layers must be from 1 to {self.depth}, the layers of {self.name}, got {layers}")
+
+    def check_images(self, x: Tensor) -> None:
+        """Raises a UserError for images of another shape."""
+        if x.ndim != 4 or tuple(x.shape[-2:]) != self.img_size:
+            raise UserError(
+                f"{self.name} takes images [B, 3, {self.img_size[0]}, {self.img_size[1]}], got {list(x.shape)}"
+            )
+
+
 class FrozenViT(FrozenBackbone):
     """A timm ViT with a CLS token: `VisionTransformer`, distilled DeiT, or `Eva` (EVA-02, DINOv3).
 
@@ -78,7 +158,7 @@ class FrozenViT(FrozenBackbone):
             raise UserError(f"{name} does not fit: it is not a plain timm ViT with a CLS token")
         super().__init__(vit, name, tuple(vit.patch_embed.img_size))
         # Weights that were trained with averaged patches have their last norm behind the average.
-        self._averages = vit.global_pool == "avg" and not isinstance(vit.fc_norm, torch.nn.Identity)
+        self._averages = vit.global_pool == "avg" and not isinstance(vit.fc_norm, nn.Identity)
         self.depth = len(vit.blocks)
         self.num_heads: int = vit.blocks[0].attn.num_heads
         self.head_dim = self.dim // self.num_heads
@@ -93,15 +173,10 @@ class FrozenViT(FrozenBackbone):
         return self.vit.embed_dim
 
     @torch.no_grad()
-    def patches(self, x: Tensor) -> Tensor:
-        """Patch embeddings [B, patches, dim], before CLS and positions."""
-        self.check_images(x)
-        return self.vit.patch_embed(x)
-
-    @torch.no_grad()
-    def embed(self, x: Tensor, patches: Tensor | None = None) -> Tensor:
+    def embed(self, x: Tensor) -> Tensor:
         """Tokens [B, N, dim] as they enter the blocks: CLS, other prefix tokens, patches, with their positions."""
-        tokens = self.vit._pos_embed(self.patches(x) if patches is None else patches)
+        self.check_images(x)
+        tokens = self.vit._pos_embed(self.vit.patch_embed(x))
         return tokens[0] if isinstance(tokens, tuple) else tokens  # Eva returns rotary positions beside them
 
     def insert_prompts(self, tokens: Tensor, prompts: Tensor) -> Tensor:
@@ -139,16 +214,13 @@ class FrozenViT(FrozenBackbone):
 
     def _blocks(self, tokens: Tensor, extras: Mapping[int, BlockExtras], keep: slice) -> Iterator[Tensor]:
         """The output of every block, of the last one for the tokens `keep` only."""
-        tokens, rope = self.vit.norm_pre(tokens), self._rotary_positions()
+        rotary = getattr(self.vit, "rope", None)
+        tokens, rope = self.vit.norm_pre(tokens), None if rotary is None else rotary.get_embed()
         for index, block in enumerate(self.vit.blocks):
             positions = rope[index] if rope is not None and self.vit.rope_mixed else rope
             kept = keep if index == self.depth - 1 else None
             tokens = self._block(block, tokens, extras.get(index, NO_EXTRAS), kept, positions)
             yield tokens
-
-    def _rotary_positions(self) -> Tensor | None:
-        rope = getattr(self.vit, "rope", None)
-        return None if rope is None else rope.get_embed()
 
     def _block(
         self, block: Any, tokens: Tensor, extras: BlockExtras, keep: slice | None, rope: Tensor | None

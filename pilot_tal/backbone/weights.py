@@ -1,6 +1,9 @@
 """Builds timm models with weights from timm's hub, from a file, or random."""
 
+import contextlib
+import logging
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,12 @@ from torch import Tensor
 import pilot_tal._torchvision  # noqa: F401
 from data_lt.errors import UserError, nearest, one_line
 from data_lt.files import check_regular, given_path, os_errors
-from pilot_tal.backbone.frozen import FrozenBackbone
-from pilot_tal.backbone.hub import hub_options, unreachable
-from pilot_tal.backbone.vit import FrozenViT, takes_prompts
+from pilot_tal.backbone.vit import FrozenBackbone, FrozenViT, takes_prompts
 
 DEFAULT_BACKBONE = "vit_base_patch16_224.augreg_in21k_ft_in1k"
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")
 RANDOM_SEED = 0
+SECONDS = 2.5  # to wait for the hub's first answer
 LARGEST_IMAGE = 4096  # pixels a side: 65,536 patches of 16 pixels
 # Parts of a checkpoint that a frozen network may lack: classifiers and the mask token of DINOv2.
 _NOT_LOADED = ("head.", "head_dist.", "fc.", "classifier.", "pre_logits.", "mask_token")
@@ -43,7 +45,12 @@ def build_backbone(
     Raises:
         UserError: For an unknown model, an unreachable hub, or weights that do not fit.
     """
-    _check_name(name)
+    import timm
+
+    if not timm.is_model(name):
+        guess = nearest(name.split(".")[0], timm.list_models())
+        hint = f"; did you mean {guess!r}?" if guess else ""
+        raise UserError(f"backbone {name[:60]!r} is neither a model of timm nor registered{hint}")
     source = "hub" if weights is None else str(weights)
     from_hub = hub_options(name) if source == "hub" else {}
     options, side = _image_options(name, img_size)
@@ -66,27 +73,16 @@ def build_from_state(state: dict[str, Tensor], num_heads: int, name: str = "vit"
     from timm.models.vision_transformer import VisionTransformer
 
     try:
-        dim, channels, patch, _ = state["patch_embed.proj.weight"].shape
-        grid = round((state["pos_embed"].shape[1] - 1) ** 0.5)
-        hidden = state["blocks.0.mlp.fc1.weight"].shape[0]
+        dim, _, patch, _ = state["patch_embed.proj.weight"].shape
+        side = patch * round((state["pos_embed"].shape[1] - 1) ** 0.5)
+        ratio = state["blocks.0.mlp.fc1.weight"].shape[0] / dim
     except (KeyError, ValueError, IndexError) as error:
         raise UserError(f"{name}: the ViT's tensors are incomplete or misshapen: {error}") from error
     if num_heads < 1 or dim % num_heads:
         raise UserError(f"{name}: {num_heads} heads do not divide the width {dim}")
     depth = 1 + max(int(key.split(".")[1]) for key in state if key.startswith("blocks."))
-    vit = VisionTransformer(
-        img_size=grid * patch,
-        patch_size=patch,
-        in_chans=channels,
-        num_classes=0,
-        embed_dim=dim,
-        depth=depth,
-        num_heads=num_heads,
-        mlp_ratio=hidden / dim,
-        qkv_bias="blocks.0.attn.qkv.bias" in state,
-        init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
-        weight_init="skip",
-    )
+    shape = {"img_size": side, "patch_size": patch, "embed_dim": dim, "depth": depth, "num_heads": num_heads}
+    vit = VisionTransformer(**shape, mlp_ratio=ratio, num_classes=0, weight_init="skip")
     _fill(vit, state, name)
     return FrozenViT(vit, name)
 
@@ -117,15 +113,6 @@ def weights_file(path: str | Path) -> Path:
     return path
 
 
-def _check_name(name: str) -> None:
-    import timm
-
-    if not timm.is_model(name):
-        guess = nearest(name.split(".")[0], timm.list_models())
-        hint = f"; did you mean {guess!r}?" if guess else ""
-        raise UserError(f"backbone {name[:60]!r} is neither a model of timm nor registered{hint}")
-
-
 def _image_options(name: str, img_size: int | tuple[int, int] | None) -> tuple[dict[str, Any], tuple[int, int]]:
     """Options for timm that fix the image size, and that size; a CNN takes images of any size without options."""
     with torch.device("meta"):  # its shape alone, without memory
@@ -144,17 +131,13 @@ def _image_options(name: str, img_size: int | tuple[int, int] | None) -> tuple[d
                 f"img_size must be a multiple of {patch}, the patch size of {name}, up to {LARGEST_IMAGE}: "
                 f"got {side}, the nearest is {near}"
             )
-    return options | ({"img_size": img_size} if fixed or _takes_size(name, img_size) else {}), sides
-
-
-def _takes_size(name: str, img_size: int | tuple[int, int]) -> bool:
-    """Whether a model is built for one image size; timm has no list of them."""
-    try:
-        with torch.device("meta"):
-            _create(name, img_size=img_size)
-    except UserError:
-        return False
-    return True
+    if not fixed:  # the model may still be built for one image size; timm has no list of those
+        try:
+            with torch.device("meta"):
+                _create(name, img_size=img_size)
+        except UserError:
+            return options, sides
+    return options | {"img_size": img_size}, sides
 
 
 def _create(name: str, **options: Any) -> Any:
@@ -190,7 +173,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     if not plain or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{path} does not hold a state dict (names with tensors)")
     for name, value in state.items():
-        if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        if value.layout is not torch.strided or value.is_nested or value.is_quantized or value.is_meta:
             raise UserError(f"cannot read the weights {path}: {name[:60]} is not a dense tensor")
     return {name.removeprefix("module."): value for name, value in state.items()}
 
@@ -220,22 +203,19 @@ def _to_grid(model: Any, state: dict[str, Tensor], path: Path) -> dict[str, Tens
         raise UserError(f"{path} does not fit the model: {one_line(str(error))[:200]}") from error
 
 
-@torch.no_grad()
 def _fill(model: Any, state: dict[str, Tensor], source: str) -> None:
     own = model.state_dict()
     given = {name: value for name, value in state.items() if name in own or not name.startswith(_NOT_LOADED)}
-    missing = sorted(own.keys() - given.keys())
+    missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
     if missing:
         raise UserError(f"{source} lacks {len(missing)} of the model's tensors, first {missing[0]!r}")
-    unknown = sorted(given.keys() - own.keys())
     if unknown:
         raise UserError(f"{source} has {len(unknown)} tensors the model does not know, first {unknown[0]!r}")
     for name, tensor in own.items():
         if tensor.shape != given[name].shape:
             raise UserError(f"{source}: {name} is {list(given[name].shape)}, the model needs {list(tensor.shape)}")
     _check_values(given, source)
-    for name, tensor in own.items():
-        tensor.copy_(given[name])
+    model.load_state_dict(given)
 
 
 def _check_values(state: dict[str, Tensor], source: str) -> None:
@@ -243,8 +223,59 @@ def _check_values(state: dict[str, Tensor], source: str) -> None:
     for name, tensor in state.items():
         if name.endswith("num_batches_tracked"):
             continue
-        if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
+        if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UserError(f"{source}: {name} holds {kind} values; weights must be plain floating-point numbers")
         if not torch.isfinite(tensor.float()).all():
             raise UserError(f"{source}: {name} holds NaN or infinite values; the file is damaged, get it anew")
+
+
+def hub_options(name: str) -> dict[str, Any]:
+    """What `timm.create_model` needs to load a model's pretrained weights.
+
+    Raises:
+        UserError: timm has none of that name, or they are neither in the cache nor to be had; within seconds.
+    """
+    import timm
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    arch, _, tag = name.partition(".")
+    known = timm.list_pretrained(f"{arch}.*")
+    if not known or (tag and name not in known):
+        tags = f"; it has {', '.join(known)}" if known else ""
+        raise UserError(f"timm has no weights of the name {name!r}{tags}; name others, or give weights=FILE")
+    card = timm.get_pretrained_cfg(name)
+    if not card.hf_hub_id:
+        return {"pretrained": True}
+    file = card.hf_hub_filename or "model.safetensors"
+    cached = try_to_load_from_cache(card.hf_hub_id, file)
+    if isinstance(cached, str) and file.endswith(".safetensors"):
+        return {"pretrained": True, "pretrained_cfg_overlay": {"file": cached, "custom_load": False}}
+    if constants.HF_HUB_OFFLINE or not _answers(constants.ENDPOINT):
+        raise unreachable(name)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # errors are raised as one sentence
+    return {"pretrained": True}
+
+
+def unreachable(name: str) -> UserError:
+    """The one sentence for weights that cannot be had."""
+    return UserError(
+        f"cannot get the weights of {name} from timm's hub: it does not answer, and they are not in its cache on this "
+        "machine; connect to the network once, or give weights=FILE"
+    )
+
+
+def _answers(url: str) -> bool:
+    """Whether a server answers at all, asked once; even a name server that keeps silent costs `SECONDS` only."""
+    import requests
+
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # whatever it is, there was no answer
+            answers.append(requests.head(url, timeout=SECONDS))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(SECONDS)
+    return bool(answers)

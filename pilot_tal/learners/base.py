@@ -147,8 +147,10 @@ class Learner(nn.Module):
         return scores.softmax(dim=1)
 
     def score_alone(self) -> bool:
-        """From now on the scores of an image do not depend on its batch; gives whether they did before."""
-        return False
+        """From now on the scores of an image do not depend on its batch, as in `fixed`; returns whether they did."""
+        mixed = self.mixes_batch(self.config, self.fidelity)
+        self.fidelity = "fixed" if mixed else self.fidelity
+        return mixed
 
     @property
     def task(self) -> TaskInfo:
@@ -267,11 +269,6 @@ def cosine_similarity(features: Tensor, rows: Tensor) -> Tensor:
     """Cosine of every feature [B, dim] and every row [C, dim], always in float32: cosines lie close together."""
     with torch.autocast(features.device.type, enabled=False):
         return F.linear(F.normalize(features.float(), dim=1), F.normalize(rows, dim=1))
-
-
-def shares(scores: Tensor) -> Tensor:
-    """Scores that are not negative, each row divided by its sum."""
-    return scores / scores.sum(dim=1, keepdim=True)
 
 
 def cosine_annealing(base: float, epoch: int, epochs: int, low: float = 0.0) -> float:

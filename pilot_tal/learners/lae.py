@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from data_lt.errors import UserError
 from pilot_tal.backbone import BlockExtras, FrozenViT
-from pilot_tal.learners.base import LEARNERS, Learner, named_layer, shares
+from pilot_tal.learners.base import LEARNERS, Learner, named_layer
 from pilot_tal.learners.config import Blocks, TrainedConfig
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
@@ -176,7 +176,7 @@ class LAE(Learner):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The larger ones of two probabilities sum to more than one."""
-        return shares(scores)
+        return scores / scores.sum(dim=1, keepdim=True)
 
     def _features(self, tokens: Tensor, pets: nn.ModuleList) -> Tensor:
         extras = {block: cast(Any, pet).extras() for block, pet in zip(self.blocks, pets, strict=True)}

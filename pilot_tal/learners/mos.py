@@ -18,7 +18,6 @@ from pilot_tal.learners.base import (
     cosine_annealing,
     cosine_similarity,
     named_layer,
-    shares,
     vit_head,
 )
 from pilot_tal.schema import Rule
@@ -245,7 +244,7 @@ class MOS(AdapterLearner):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The ensemble's scores are sums of two probabilities, those of the classifier alone are logits."""
-        return shares(scores) if self.config.ensemble else super().probabilities(scores)
+        return scores / 2 if self.config.ensemble else super().probabilities(scores)
 
     def adapter_features(self, index: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
         """Test features under one adapter; those of a finished task never change."""

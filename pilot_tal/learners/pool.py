@@ -112,7 +112,7 @@ class PoolLearner(Learner):
         own = self.own_prompts(self.task.index) if training else None
         mask = None if own is None else torch.arange(own.start, own.stop, device=query.device)
         ids, similarity = pick(self.prompt_key, query, self.config.top_k, self.fidelity == "pilot", mask)
-        if not training and not torch.compiler.is_compiling():  # an exported graph has no attributes to set
+        if not training:
             self.picked = ids
         return ids, similarity
 
@@ -128,14 +128,6 @@ class PoolLearner(Learner):
         tokens = self.backbone.embed(x)
         chosen, _ = self.select(self.cached_query(tokens, ids), training=False)
         return self.seen_logits(self.prompted(tokens, chosen), self.head)
-
-    def score_alone(self) -> bool:
-        """Every image picks its own prompts.
-
-        Identical to LAMDA-PILOT's code at batch size 1, and to `fixed` at any batch size.
-        """
-        changed, self.fidelity = self.mixes_batch(self.config, self.fidelity), "fixed"
-        return changed
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The classifier; subclasses add prompts and keys."""

@@ -10,7 +10,8 @@ from helpers.vit import empty_vit, state_of, tiny_vit
 from safetensors.torch import save_file
 
 from data_lt.errors import UserError
-from pilot_tal.backbone import FrozenViT, build_backbone, build_from_state, hub
+from pilot_tal.backbone import FrozenViT, build_backbone, build_from_state
+from pilot_tal.backbone import weights as hub
 from pilot_tal.backbone.weights import SUFFIXES, load_weights
 
 
@@ -306,7 +307,7 @@ def test_unknown_tag_names_those_there_are():
 
 
 def test_build_from_state_reads_the_shape():
-    source = tiny_vit(init_values=0.5, qkv_bias=False)
+    source = tiny_vit()
     again = build_from_state(state_of(source), num_heads=2)
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(again.query(again.embed(x)), source.query(source.embed(x)))
