@@ -39,25 +39,20 @@ SMALL: dict[str, Any] = {
 }
 
 
-def works(folder: str, method: str, backbone: str, img_size: int, **settings: Any) -> bool:
-    """Whether a method trains on a backbone for a few steps; False if it refuses the backbone."""
-    own: dict[str, Any] = {"backbone": backbone, "img_size": img_size}
-    own |= {} if backbone == MODULE else {"weights": "random"}
-    try:
-        pt.run(method, "demo_lt", quick=True, data_root=folder, output=folder, **own, **SMALL, **settings)
-    except pt.UserError as error:
-        if "ViT with a CLS token" not in str(error):
-            raise
-        return False
-    return True
-
-
 def cell(folder: str, method: str, backbone: str, img_size: int) -> str:
-    """`yes`, `no`, or the setting with which it works."""
-    if works(folder, method, backbone, img_size):
-        return "yes"
-    if hasattr(method_config(method), "adapter") and works(folder, method, backbone, img_size, adapter=False):
-        return "`adapter=false`"
+    """`yes`, `no`, or the setting with which the method trains on the backbone for a few steps."""
+    own: dict[str, Any] = {} if backbone == MODULE else {"weights": "random"}
+    own |= {"backbone": backbone, "img_size": img_size, "data_root": folder, "output": folder, "device": "cpu"}
+    tries: dict[str, dict[str, Any]] = {"yes": {}}
+    if hasattr(method_config(method), "adapter"):
+        tries["`adapter=false`"] = {"adapter": False}
+    for answer, settings in tries.items():
+        try:
+            pt.run(method, "demo_lt", quick=True, **own, **SMALL, **settings)
+            return answer
+        except pt.UserError as error:
+            if "ViT with a CLS token" not in str(error):
+                raise
     return "no"
 
 

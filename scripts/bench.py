@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 import resource
 import statistics
 import subprocess
@@ -21,15 +22,12 @@ from pilot_tal.config.settings import method_config
 from pilot_tal.engine.loop import build_optimizer
 from pilot_tal.stream.task import TaskInfo
 
+ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
+DEIT_TINY = "deit_tiny_patch16_224"
 CLASSES = 20  # per task of `learners`
 NEW, IMAGES, MEASURED = 10, 20, 32  # of `learn`: classes of a session, images per class, images of the forward pass
-REPORT = """
-import sys
-from pilot_tal.results import build_report
-build_report([sys.argv[1]], sys.argv[2], plots=bool(sys.argv[3]))
-print(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])  # ru_maxrss would include this process's parent
-"""
+FEW, MORE, FULL = 5, 10, 20  # epochs of `pilot`: measured, and extended to
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -41,14 +39,12 @@ def seconds(run: Callable[[], object]) -> float:
 
 def loss(given: argparse.Namespace) -> None:
     """TAL beside cross-entropy, forward and backward. The two take turns, and the fastest block of calls counts."""
-    torch.manual_seed(0)
     torch.set_num_threads(1)
     print(f"microseconds per call, forward + backward, one thread; torch {torch.__version__}")
-    print(f"{'batch':>5} {'classes':>7} {'CE':>9} {given.loss:>9} {'ratio':>6}")
     ratios = []
     for batch, classes in itertools.product((32, 64, 128, 256), (5, 20, 100, 500)):
-        other: Any = pt.create_loss(given.loss)
-        other.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
+        tal: Any = pt.create_loss("tal")
+        tal.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
         logits, targets = torch.randn(batch, classes, requires_grad=True), torch.randint(0, classes, (batch,))
 
         def block(criterion: Any, logits: torch.Tensor = logits, targets: torch.Tensor = targets) -> None:
@@ -56,30 +52,12 @@ def loss(given: argparse.Namespace) -> None:
                 logits.grad = None
                 criterion(logits, targets).backward()
 
-        blocks = [partial(block, kind) for kind in (torch.nn.CrossEntropyLoss(), other)]
+        blocks = [partial(block, criterion) for criterion in (torch.nn.CrossEntropyLoss(), tal)]
         rounds = [[seconds(run) for run in blocks] for _ in range(given.rounds)]
         ce, own = (1e6 * min(times) / given.calls for times in zip(*rounds, strict=True))
         ratios.append(own / ce)
-        print(f"{batch:>5} {classes:>7} {ce:>9.1f} {own:>9.1f} {ratios[-1]:>6.2f}", flush=True)
+        print(f"batch {batch:>3}, {classes:>3} classes: CE {ce:.1f}, TAL {own:.1f}, ratio {ratios[-1]:.2f}", flush=True)
     print(f"largest ratio {max(ratios):.2f}, at 256 x 500 {ratios[-1]:.2f}")
-
-
-def overhead(given: argparse.Namespace) -> None:
-    """CPU time of whole runs with TAL beside whole runs with CE, which take turns; the first round is not counted."""
-    found = []
-    for number in range(given.rounds + 1):
-        used = {}
-        for name in ("ce", "tal") if number % 2 == 0 else ("tal", "ce"):
-            with tempfile.TemporaryDirectory() as output:
-                start = time.process_time()
-                settings = dict(item.split("=", 1) for item in given.settings)
-                pt.run(given.method, given.dataset, loss=name, seed=1993, threads=1, output=output, **settings)
-                used[name] = time.process_time() - start
-        found.append(100 * (used["tal"] / used["ce"] - 1))
-        print(f"round {number}: CE {used['ce']:.2f} s, TAL {used['tal']:.2f} s, {found[-1]:+.2f} %", flush=True)
-    error = statistics.stdev(found[1:]) / given.rounds**0.5 if given.rounds > 1 else float("nan")
-    mean = statistics.mean(found[1:])
-    print(f"overhead of TAL over a whole {given.method} run: {mean:+.2f} % (standard error {error:.2f})")
 
 
 def learners(given: argparse.Namespace) -> None:
@@ -161,28 +139,6 @@ def _measure(method: str, backbone: Any, x: torch.Tensor, y: torch.Tensor, compa
     compare(f"{method} evaluation, 2nd task", evaluate, 2 if method == "lae" else 1, prompts, backward=False)
 
 
-def report(given: argparse.Namespace) -> None:
-    """Time and memory of a report on synthetic runs: 50 classes in 5 tasks, CE and TAL with step and state logs."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "results"))
-    from synthetic_runs import write_run_directory  # type: ignore[import-not-found]
-
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        for number in range(given.runs):
-            place, group = divmod(number, given.groups)
-            options = {"method": f"method{group}", "loss": ("ce", "tal")[place % 2], "seed": 1993 + place // 2}
-            curve = [2 / (epoch + 1) for epoch in range(50)]
-            write_run_directory(root / "runs", steps_a_task=100, losses_by_epoch=curve, **options)
-        command = [sys.executable, "-c", REPORT, str(root / "runs"), str(root / "report"), "plots" * given.plots]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        largest = max(page.stat().st_size for page in (root / "report").glob("*.html"))
-    print(
-        f"{given.runs} runs in {given.groups} groups: {used.ru_utime + used.ru_stime:.1f} s CPU, "
-        f"{int(done.stdout) / 1024:.0f} MB, largest page {largest / 1e6:.2f} MB"
-    )
-
-
 def learn(given: argparse.Namespace) -> None:
     """CPU time of a session of `pilot-tal learn` with PLDA after 10, 100 and 1,000 classes, on random features."""
     torch.set_num_threads(1)
@@ -196,11 +152,10 @@ def learn(given: argparse.Namespace) -> None:
         learner: Any = pt.create_learner("plda", vit, before + NEW, 2)
         for task, (first, stop) in enumerate(((0, before), (before, before + NEW))):
             learner.begin_task(TaskInfo(task, 2, first, stop, (IMAGES,) * (stop - first)))
-            generator = torch.Generator().manual_seed(first)
             labels = torch.arange(first, stop).repeat_interleave(IMAGES)
-            means = torch.randn(stop - first, learner.feature_dim, generator=generator)
-            noise = torch.randn(len(labels), learner.feature_dim, generator=generator)
-            features = torch.nn.functional.normalize(means[labels - first] + noise, dim=1)
+            means = torch.randn(stop - first, learner.feature_dim)
+            features = means[labels - first] + torch.randn(len(labels), learner.feature_dim)
+            features = torch.nn.functional.normalize(features, dim=1)
             if task == 0:  # not measured
                 learner.moments.add(features, labels)
                 learner.validated += len(features)
@@ -212,16 +167,72 @@ def learn(given: argparse.Namespace) -> None:
         print(f"after {before:,} classes: {used:.1f} s, in all {times:.2f} times the forward passes; {size:.0f} MB")
 
 
+def pilot(given: argparse.Namespace) -> None:
+    """CPU minutes of whole runs of this engine and of LAMDA-PILOT at 20 epochs: DeiT-Tiny, TAL, one thread.
+
+    One run of each engine in turn, each a process of its own, at 5 and at 10 epochs. A run of e epochs takes a + b·e
+    (multiples of 5: LAE freezes three fifths of its epochs), so two of them give the time at 20. Both engines get the
+    same images, tasks, batch sizes and weights; start-up and evaluation are included. Settings are those of the data.
+    """
+    import timm
+
+    with tempfile.TemporaryDirectory() as folder:
+        given.vit = f"{folder}/vit.pth"  # with positions for the size of the images
+        options = {"pretrained": given.weights != "random", "pretrained_cfg_overlay": {"file": given.weights}}
+        model = timm.create_model(DEIT_TINY, num_classes=0, img_size=given.img_size, **options)
+        torch.save(model.state_dict(), given.vit)
+        for method in given.methods.split(","):
+            found: dict[str, float] = {}
+            for engine in ("LAMDA-PILOT", *given.precisions.split(",")):
+                times = {}
+                for epochs in (FEW, MORE):
+                    start = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    words = command(given, engine, method, epochs, f"{folder}/{engine}-{method}-{epochs}")
+                    words = [sys.executable, "-m", "pilot_tal", *words]
+                    done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
+                    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    times[epochs] = end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
+                    if done.returncode:
+                        sys.exit(f"failed: {' '.join(words)}")
+                found[engine] = at_full(times)
+            theirs = found.pop("LAMDA-PILOT")
+            own = (f"{name} {time / 60:.1f} min ({theirs / time:.2f} times as fast)" for name, time in found.items())
+            print(f"{method:<12} LAMDA-PILOT {theirs / 60:.1f} min, {', '.join(own)}", flush=True)
+
+
+def command(given: argparse.Namespace, engine: str, method: str, epochs: int, output: str) -> list[str]:
+    """The command of a run of LAMDA-PILOT, or of this engine in a precision."""
+    batch = f"batch_size={method_config(method).batch_size}"
+    if engine == "LAMDA-PILOT":
+        share = given.classes // given.tasks
+        run = ["upstream", "--repo", given.repo, "--config", f"exps/{method}.json", "--loss", "tal", "--seed", "1993"]
+        run += ["--dataset", given.dataset, "--data-root", given.data_root, "--output", output, "--device", "cpu"]
+        run += ["--weights", given.vit, f"init_cls={share}", f"increment={share}", f"tuned_epoch={epochs}", batch]
+        return [*run, *(f"data.{item}" for item in given.settings)]
+    run = ["run", method, given.dataset, "loss=tal", f"tasks={given.tasks}", f"epochs={epochs}", batch, "threads=1"]
+    run += [f"backbone={DEIT_TINY}", f"weights={given.vit}", f"img_size={given.img_size}", "normalize=none"]
+    return [*run, f"precision={engine}", f"data_root={given.data_root}", f"output={output}", "device=cpu",
+            *given.settings]  # fmt: skip
+
+
+def at_full(times: dict[int, float]) -> float:
+    """Seconds at 20 epochs, from those at two numbers of epochs."""
+    return times[MORE] + (FULL - MORE) * (times[MORE] - times[FEW]) / (MORE - FEW)
+
+
 OPTIONS: dict[Callable[[argparse.Namespace], None], dict[str, Any]] = {
-    loss: {"--loss": "tal", "--rounds": 30, "--calls": 100},
-    overhead: {"--method": "l2p", "--dataset": "demo_lt", "--rounds": 4},
-    learners: {"--backbone": "deit_tiny_patch16_224", "--batch": 32, "--rounds": 5},
-    report: {"--runs": 500, "--groups": 50},
+    loss: {"--rounds": 30, "--calls": 100},
+    learners: {"--backbone": DEIT_TINY, "--batch": 32, "--rounds": 5},
     learn: {"--backbone": "vit_small_patch16_224.augreg_in21k"},
+    pilot: {
+        **{"--repo": "LAMDA-PILOT", "--dataset": "cub_lt", "--data-root": "data", "--classes": 200, "--tasks": 5},
+        **{"--img-size": 224, "--weights": "random", "--methods": ",".join(METHODS), "--precisions": "fp32,bf16"},
+    },
 }
 
 
-def main() -> None:
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     for bench, options in OPTIONS.items():
@@ -229,13 +240,11 @@ def main() -> None:
         own.set_defaults(bench=bench)
         for name, default in options.items():
             own.add_argument(name, default=default, type=type(default), help=f"default {default}")
-        if bench is report:
-            own.add_argument("--plots", action="store_true")
-        if bench is overhead:
+        if bench is pilot:
             own.add_argument("settings", nargs="*", metavar="key=value")
-    given = parser.parse_args()
-    given.bench(given)
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":
-    main()
+    asked = parse()
+    asked.bench(asked)

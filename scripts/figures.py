@@ -1,7 +1,6 @@
-"""Draw figures of the docs.
+"""Draw the simulations of docs/losses.md.
 
-python scripts/figures.py tal_memory | back_loading    # simulations, for docs/losses.md
-python scripts/figures.py learn FOLDER ...             # model folders of `pilot-tal learn`, for docs/learn.md
+python scripts/figures.py tal_memory | back_loading
 """
 
 import sys
@@ -21,7 +20,6 @@ from pilot_tal.losses.tal_math import (
     supervision_strength,
     updated_strength,
 )
-from pilot_tal.record.run_dir import load_run
 from pilot_tal.results.drawing import figure, legend, style, to_svg
 from pilot_tal.stream.task import TaskInfo
 
@@ -108,23 +106,10 @@ def strengths(positive: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-def learn(*folders: str) -> str:
-    """Accuracy on the classes of the first session after each session, one line per model."""
-    with style():
-        shown, (plot,) = figure(3.2)
-        for folder in folders:
-            run = load_run(Path(folder))
-            values = [100 * row[0] for row in run.metrics["task_matrix"]]
-            plot.plot(range(1, len(values) + 1), values, marker="o", markersize=4, label=run.record.method.title)
-        plot.set(xlabel="sessions", ylabel="accuracy on first classes (%)", ylim=(0, None))
-        legend(shown, plot)
-        return to_svg(shown, facecolor="white")
-
-
-FIGURES: dict[str, Callable[..., str]] = {made.__name__: made for made in (tal_memory, back_loading, learn)}
+FIGURES: dict[str, Callable[[], str]] = {made.__name__: made for made in (tal_memory, back_loading)}
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in FIGURES:
         sys.exit(__doc__)
-    write_text(IMAGES / f"{sys.argv[1]}.svg", FIGURES[sys.argv[1]](*sys.argv[2:]))
+    write_text(IMAGES / f"{sys.argv[1]}.svg", FIGURES[sys.argv[1]]())

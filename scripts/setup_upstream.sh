@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the environment in which `pilot-tal upstream` runs your checkout of LAMDA-PILOT or PyCIL, and checks the
+# Makes the environment in which `pilot-tal upstream` runs your checkout of LAMDA-PILOT, and checks the
 # checkout. Nothing is written into the checkout. Run again, it only checks.
 #
 #   bash scripts/setup_upstream.sh PATH_OF_THE_CHECKOUT [--env DIRECTORY]
@@ -13,7 +13,7 @@ env="$root/.venv-upstream"
 repo=""
 # timm 0.6.13 is the newest that LAMDA-PILOT's imports allow, and the oldest that imports on Python 3.11.
 packages=(torch==2.13.0 torchvision==0.28.0 timm==0.6.13 easydict==1.13 'numpy>=1.26' 'scipy>=1.11'
-  'scikit-learn>=1.4' 'tqdm>=4.60' 'pillow>=10' 'safetensors>=0.4.3' 'POT>=0.9')
+  'scikit-learn>=1.4' 'tqdm>=4.60' 'pillow>=10' 'safetensors>=0.4.3')
 
 fail() { echo "setup_upstream: $*" >&2; exit 1; }
 usage="usage: bash scripts/setup_upstream.sh PATH_OF_THE_CHECKOUT [--env DIRECTORY]"
@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$repo" ] || fail "$usage"
 [ -f "$repo/trainer.py" ] && [ -f "$repo/utils/factory.py" ] \
-  || fail "'$repo' is not a checkout of LAMDA-PILOT or PyCIL: trainer.py and utils/factory.py are not there."
+  || fail "'$repo' is not a checkout of LAMDA-PILOT: trainer.py and utils/factory.py are not there."
 
 stamp="$env/.installed-upstream"
 if ! { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "${packages[*]}" ] && "$env/bin/python" -c '' 2>/dev/null; }; then
@@ -53,8 +53,6 @@ if ! { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "${packages[*]}" ] && "$env/bin/
 fi
 
 "$env/bin/python" -B "$root/pilot_tal/upstream/__main__.py" check "$repo"
-config=exps/l2p.json
-[ -f "$repo/$config" ] || config=exps/icarl.json
 program="$root/.venv/bin/pilot-tal"
 [ -x "$program" ] || program=pilot-tal
-echo "setup_upstream: done; next: $(printf '%q ' "$program" upstream --repo "$repo")--config $config --loss tal --dataset cub_lt"
+echo "setup_upstream: done; next: $(printf '%q ' "$program" upstream --repo "$repo")--config exps/l2p.json --loss tal --dataset cub_lt"

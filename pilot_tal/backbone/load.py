@@ -14,8 +14,8 @@ from pilot_tal.backbone.vit import FrozenBackbone, FrozenViT, state_checksum, ta
 from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, build_from_state, load_weights, read_state
 
 DEMO, BUNDLED = "demo_vit", "bundled"
-# The demo's ViT as arguments of timm's VisionTransformer; pixels are in [0, 1]. `scripts/pretrain_demo_vit.py` made
-# the weights, and `assets/demo_vit.log.json` beside them says how and how well.
+# The demo's ViT as arguments of timm's VisionTransformer; pixels are in [0, 1]. `assets/demo_vit.log.json`
+# says how the weights were made, and how good they are.
 DEMO_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 5, "num_heads": 2}
 DEMO_WEIGHTS = Path(__file__).parent / "assets" / "demo_vit.safetensors"
 # The two ViTs of LAMDA-PILOT, to which it feeds pixels in [0, 1] whatever they were trained with.

@@ -1,16 +1,13 @@
 """`pilot-tal verify`: checks our learners against recordings of the original ones."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from data_lt.errors import UserError, one_line
 from data_lt.files import given_path
 from pilot_tal.cli.shared import echo
-
-if TYPE_CHECKING:
-    from pilot_tal.verify.verify import TaskReport
 
 Files = Annotated[
     list[Path],
@@ -40,7 +37,14 @@ def verify(files: Files) -> None:
                     echo(HEADER)
                 tasks += 1
                 failed += not report.ok
-                _show(path, report)
+                farthest = "" if report.ok else f"  NOT WITHIN TOLERANCE (farthest tensor: {report.worst_state})"
+                echo(
+                    f"{path.name:<28} {report.method:<12} {report.fidelity:<6} {report.loss:<4} {report.task:>4}  "
+                    f"{report.losses:.2e}  {report.states:.2e}  {report.scores:.2e}  "
+                    f"{'equal' if report.predictions else 'DIFFER'}{farthest}"
+                )
+                for problem in report.problems:
+                    echo(f"    {problem}")
         except UserError as error:
             unreadable += 1
             echo(f"error: {one_line(str(error))}", err=True)
@@ -49,14 +53,3 @@ def verify(files: Files) -> None:
     if failed or unreadable:
         raise typer.Exit(2 if unreadable else 1)
     echo("all within tolerance")
-
-
-def _show(path: Path, report: "TaskReport") -> None:
-    choices = "equal" if report.predictions else "DIFFER"
-    verdict = "" if report.ok else f"  NOT WITHIN TOLERANCE (farthest tensor: {report.worst_state})"
-    echo(
-        f"{path.name:<28} {report.method:<12} {report.fidelity:<6} {report.loss:<4} {report.task:>4}  "
-        f"{report.losses:.2e}  {report.states:.2e}  {report.scores:.2e}  {choices}{verdict}"
-    )
-    for problem in report.problems:
-        echo(f"    {problem}")

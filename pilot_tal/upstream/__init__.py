@@ -1,12 +1,10 @@
-"""TAL, the long-tailed sets and the run directory inside an unmodified checkout of LAMDA-PILOT or PyCIL.
+"""Losses and long-tailed sets of ours inside an unmodified checkout of LAMDA-PILOT, for learners without replay.
 
-    sites        which cross-entropy of which learner is swapped, and which stays (toolboxes.json)
-    seams        checks, before anything is imported, that a checkout still has what the driver relies on
-    swap         calls a loss in the place of those cross-entropies, with its task and the right columns
-    source       a long-tailed set as a data source of the checkout; ViT weights from a file
-    workarounds  what the originals cannot do on a CPU, offline, or with small classes
-    writer       writes the run directory
-    driver       runs one job; started by `pilot-tal upstream` in the checkout's own environment
+    plan         from a command line to jobs, in our own environment
+    driver       runs a job and writes the run directory, in the checkout's environment
+    checkout     the learners, and which cross-entropy of which is swapped (learners.json)
+    swap         calls a loss in the place of those cross-entropies, with its task and the columns of the task
+    workarounds  data, weights and ViTs from outside, and what the originals cannot do with small tasks or on a CPU
 
-Only torch, NumPy and the light modules of this package are imported here: the environment is the checkout's.
+But for `plan`, only torch, NumPy and the light modules of this package are imported: the environment is the checkout's.
 """

@@ -22,32 +22,28 @@ def _find_own_packages() -> None:
         spec.loader.exec_module(module)
 
 
-def main(arguments: list[str]) -> int:
+def main(command: str, path: str) -> None:
     """Runs a command; an error meant for the user is one sentence and exit status 2."""
     from data_lt.errors import UserError
-    from pilot_tal.upstream import driver
-    from pilot_tal.upstream.job import read_job
-    from pilot_tal.upstream.seams import check_seams, find_toolbox
+    from data_lt.files import read_json
+    from pilot_tal.upstream import checkout
 
     try:
-        if len(arguments) != 2 or arguments[0] not in ("check", "run"):
-            raise UserError(f"usage: {__doc__.splitlines()[2].strip()}, or run JOB.json")
-        if arguments[0] == "run":
-            driver.run(read_job(arguments[1]))
-            return 0
-        repo = Path(arguments[1])
-        toolbox = find_toolbox(repo)
-        for learner in toolbox.learners.values():
-            check_seams(repo, toolbox, learner)
-        versions = driver.check_environment(toolbox, repo, toolbox.learners.values())
-        print(f"{toolbox.title}: all seams are there ({', '.join(f'{k} {v}' for k, v in versions.items())})")
+        versions = checkout.check_environment()
+        if command == "run":
+            from pilot_tal.upstream.driver import Job, run
+
+            run(Job(**read_json(path)), versions)
+        else:
+            for learner in checkout.LEARNERS.values():
+                checkout.locate(Path(path), learner)
+            print(f"LAMDA-PILOT: all call sites are there ({', '.join(f'{k} {v}' for k, v in versions.items())})")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        sys.exit(2)
 
 
 if __name__ == "__main__":
     if not __package__:
         _find_own_packages()
-    sys.exit(main(sys.argv[1:]))
+    main(*sys.argv[1:])

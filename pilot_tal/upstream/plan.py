@@ -6,50 +6,32 @@ This part runs in our own environment and writes a file for the driver.
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from data_lt import CARDS, prepare
 from data_lt.errors import UserError, unknown_name
 from data_lt.files import read_json
 from data_lt.options import DataOptions
 from pilot_tal.backbone.load import file_fingerprint
-from pilot_tal.backbone.weights import weights_file
+from pilot_tal.backbone.weights import read_state, weights_file
 from pilot_tal.config.parse import absolute, load_plugins, parse_items
 from pilot_tal.losses import LOSSES, build_loss
-from pilot_tal.record.run_record import (
-    NO_LOSS,
-    BackboneRecord,
-    DataRecord,
-    EngineRecord,
-    LossRecord,
-    MethodRecord,
-    run_name,
-)
-from pilot_tal.schema import Rule, defaults_of, settings_of
-from pilot_tal.upstream.job import CLASSIFIERS, Data, Job
-from pilot_tal.upstream.seams import check_seams, find_toolbox, module_numbers
-from pilot_tal.upstream.sites import LAMDA_PILOT, LearnerSites, Toolbox
+from pilot_tal.record import run_record
+from pilot_tal.schema import defaults_of, settings_of
+from pilot_tal.upstream.checkout import ENGINE, LEARNERS, TITLE, LearnerSites, known_learner, locate
+from pilot_tal.upstream.driver import Job
 
 # Keys of a config that are no settings of the method: the run's record has them elsewhere, or not at all.
 _ELSEWHERE = (
     *("dataset", "seed", "device", "prefix", "config", "model_name"),
-    *("init_cls", "increment", "shuffle", "backbone_type", "convnet_type"),
+    *("init_cls", "increment", "shuffle", "backbone_type"),
 )
-
-
-@dataclass(frozen=True)
-class VitShape:
-    """Another shape of the ViT, for trials; null is the checkout's own."""
-
-    img_size: Annotated[int | None, Rule("pixels of its images", 1, 4096)] = None
-    patch_size: Annotated[int | None, Rule("pixels of a patch", 1, 4096)] = None
-    depth: Annotated[int | None, Rule("blocks", 1, 100)] = None
-    num_heads: Annotated[int | None, Rule("heads of a block", 1, 1000)] = None
-    embed_dim: Annotated[int | None, Rule("width", 1, 10_000)] = None
-    mlp_ratio: Annotated[float | None, Rule("width of a block's MLP, in widths", above=0, high=100)] = None
+_NEEDED = ("model_name", "dataset", "init_cls", "increment", "shuffle", "seed", "device", "backbone_type")
+_VIT_B = {"img_size": 224, "patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12, "mlp_ratio": 4.0}
+_HEAD = 64  # columns of an attention head, in all ViTs of Google and DeiT
 
 
 def make_jobs(
@@ -65,51 +47,73 @@ def make_jobs(
     device: str | None = None,
     workers: int | None = None,
     weights: str | None = None,
-    classifier: str = "cnn",
     plugins: tuple[str, ...] = (),
 ) -> list[Job]:
-    """One job for each seed and loss, after the checkout's seams were checked; arguments as on the command line.
+    """One job for each seed and loss, after the checkout was checked; arguments as on the command line.
 
     Raises:
         UserError: The checkout, its config, the data or an option is not as it must be.
     """
     load_plugins(plugins)
     repo = repo.resolve()
-    toolbox = find_toolbox(repo)
-    args = _read_config(repo, toolbox, config)
-    learner = toolbox.learner(args["model_name"])
-    check_seams(repo, toolbox, learner)
-    if classifier not in CLASSIFIERS:
-        raise unknown_name("classifier", classifier, CLASSIFIERS)
+    if not repo.is_dir():
+        raise UserError(f"repo must be the directory of a checkout, got {repo}, which does not exist")
+    if not (repo / "trainer.py").is_file() or not (repo / "backbone").is_dir():
+        raise UserError(f"{repo} is not a checkout of {TITLE}: it needs trainer.py and backbone/")
+    args = _read_config(repo, config)
+    if not (seeds or args["seed"]):
+        raise UserError("the config has no seed; give one with --seed")
+    learner = known_learner(str(args["model_name"]))
+    locate(repo, learner)
     if losses and not learner.trains:
         raise UserError(f"{learner.title} trains nothing, so it takes no loss; leave --loss {losses[0]} out")
     names = list(losses) or ["tal"] * learner.trains
-    sections = _sections(settings, names)
-    vit = _parsed("vit", sections["vit"], VitShape)
-    constants, changed = _apply(args, sections[""], module_numbers(repo, learner), toolbox)
-    loss_records = [_loss(name, sections[name]) for name in names] or [LossRecord(NO_LOSS, "no loss")]
-    weights = _weights(weights, vit, toolbox, args, dataset)
-    data_options = _parsed("data", sections["data"], DataOptions)
-    data, data_record = _data(dataset, data_root, data_options, toolbox, learner, args)
+    given, changed = _apply(settings, args, {"data": DataOptions, **{name: LOSSES[name] for name in names}})
+    loss_records = []
+    for name in names:
+        options = {**defaults_of(LOSSES[name]), **given[name]}
+        build_loss(name, **options)  # refuses options that do not go together
+        loss_records.append(run_record.LossRecord(name, LOSSES[name].title, options))
+    if not names:
+        loss_records = [run_record.LossRecord(run_record.NO_LOSS, "no loss")]
+    weights = "random" if weights is None and args.get("pretrained") is False else weights
+    vit: dict[str, Any] = {}
+    if weights not in (None, "random"):
+        file = weights_file(weights).resolve()
+        weights, vit = str(file), _vit_shape(file)
     if dataset:
-        changed |= _differences(data_options, {**vars(CARDS[dataset]), "split_seed": CARDS[dataset].seed})
-    method = _method(args, learner, constants)
+        data, data_record = _data(dataset, data_root, given["data"], learner, args)
+        changed |= _differences(given["data"], {**vars(CARDS[dataset]), "split_seed": CARDS[dataset].seed})
+    elif given["data"] or "img_size" in vit:
+        what = f"data.{next(iter(given['data']))}" if given["data"] else f"a ViT for {vit['img_size']} pixels"
+        raise UserError(f"{what} needs one of our datasets (--dataset)")
+    else:
+        data, data_record = None, run_record.DataRecord(args["dataset"], args["dataset"])
+    method_settings = {key: value for key, value in args.items() if key not in _ELSEWHERE}
+    method = run_record.MethodRecord(learner.name, learner.title, "pilot", method_settings)
+    backbone = run_record.BackboneRecord(args["backbone_type"], file_fingerprint(weights or "hub"), vit.get("img_size"))
+    order = "shuffled" if args["shuffle"] else "as in the checkout"
     shared = {
-        "engine": asdict(EngineRecord(toolbox.engine, toolbox.title, {"classifier": classifier, "vit": vit})),
+        "engine": asdict(run_record.EngineRecord(ENGINE, TITLE, {"classifier": "cnn", "vit": vit})),
         "method": asdict(method),
         "data": asdict(data_record),
-        "backbone": asdict(_backbone(args, toolbox, weights, vit)),
-        "stream": _stream(args, toolbox, data),
+        "backbone": asdict(backbone),
+        # What of the stream is known before the checkout has made it; its ViTs get pixels in [0, 1].
+        "stream": {"transform": "pilot", "normalize": "none", "order": order},
     }
-    notes = _notes(toolbox, learner, classifier, weights)
-    job = Job(str(repo), "", args, {}, constants, data, str(data_root.resolve()), _devices(device), workers, weights,
-              vit, classifier, absolute(plugins))  # fmt: skip
+    notes = [f"Run by {TITLE}'s own code; only the loss, the data and the record are ours."]
+    if weights == "random":
+        notes.append("A trial with random ViT weights: the figures say nothing about the methods.")
+    if dataset:
+        args["dataset"] = dataset
+    job = Job(str(repo), "", args, {}, data, str(data_root.resolve()), _devices(device), workers, weights, vit,
+              absolute(plugins))  # fmt: skip
     jobs = []
-    for seed, loss in product(_seeds(list(seeds) or args["seed"]), loss_records):
+    for seed, loss in product(seeds or args["seed"], loss_records):
         record = {**shared, "loss": asdict(loss), "seed": seed}
         identity = {**record, "tasks": [args["init_cls"], args["increment"]]}
-        run_dir = output.resolve() / run_name(data_record, method, loss, seed, identity)
-        usual = {} if loss.name == NO_LOSS else defaults_of(LOSSES[loss.name])
+        run_dir = output.resolve() / run_record.run_name(data_record, method, loss, seed, identity)
+        usual = defaults_of(LOSSES[loss.name]) if names else {}
         record |= {"changed": {**changed, **_differences(loss.options, usual)}, "notes": notes}
         jobs.append(replace(job, run_dir=str(run_dir), record=record))
     return jobs
@@ -119,68 +123,45 @@ def _differences(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[st
     return {name: [value, usual.get(name)] for name, value in values.items() if value != usual.get(name)}
 
 
-def _loss(name: str, given: Mapping[str, str]) -> LossRecord:
-    options = {**defaults_of(LOSSES[name]), **_parsed(name, given, LOSSES[name])}
-    build_loss(name, **options)  # refuses options that do not go together
-    return LossRecord(name, LOSSES[name].title, options)
-
-
-def _read_config(repo: Path, toolbox: Toolbox, config: str) -> dict[str, Any]:
+def _read_config(repo: Path, config: str) -> dict[str, Any]:
     path = repo / config if (repo / config).is_file() else Path(config)
     if not path.is_file():
-        served = (file for file in repo.glob("exps/*.json") if read_json(file).get("model_name") in toolbox.learners)
+        served = (file for file in repo.glob("exps/*.json") if read_json(file).get("model_name") in LEARNERS)
         raise unknown_name(f"config of the checkout {repo}", config, [f"exps/{file.name}" for file in served])
     args = read_json(path)
-    needed = ("model_name", "dataset", "init_cls", "increment", "shuffle", "seed", "device")
-    missing = [key for key in needed if not isinstance(args, dict) or key not in args]
+    missing = [key for key in _NEEDED if not isinstance(args, dict) or key not in args]
     if missing:
         raise UserError(f"{path} is not a config of the checkout: {', '.join(missing)} is missing")
-    if not isinstance(args["model_name"], str):
-        raise UserError(f"{path} is not a config of the checkout: its model_name is no name")
     return args
 
 
-def _sections(settings: Sequence[str], losses: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`key=value` sorted by section: `data.`, `vit.`, a loss's name, or none for the checkout's own settings."""
-    found: dict[str, dict[str, str]] = {"": {}, "data": {}, "vit": {}, **{loss: {} for loss in losses}}
-    for key, text in parse_items(settings, aliases={}).items():
-        section, _, name = key.rpartition(".")
-        if section not in found:
-            raise unknown_name(f"section in {key!r}", section, [name for name in found if name])
-        found[section][name] = text
-    return found
-
-
-def _parsed(section: str, given: Mapping[str, str], group: Callable[..., Any]) -> dict[str, Any]:
-    """The values of a section, by the settings of a class."""
-    known = {name: replace(s, name=f"{section}.{name}") for name, s in settings_of(group).items()}
-    for name in given:
-        if name not in known:
-            raise unknown_name("setting", f"{section}.{name}", [setting.name for setting in known.values()])
-    return {name: known[name].parse(text) for name, text in given.items()}
-
-
 def _apply(
-    args: dict[str, Any], given: Mapping[str, str], numbers: Mapping[str, Any], toolbox: Toolbox
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Sets values of the checkout's config; returns those that are numbers in the learner's file, and all changes."""
-    constants: dict[str, Any] = {}
+    settings: Sequence[str], args: dict[str, Any], groups: Mapping[str, Callable[..., Any]]
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Sets values of the checkout's config; returns those of the groups (`data.n_max=8`), and what has changed."""
+    options = {
+        f"{group}.{name}": option for group, made in groups.items() for name, option in settings_of(made).items()
+    }
+    found: dict[str, dict[str, Any]] = {group: {} for group in groups}
     changed: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, text in parse_items(settings, aliases={}).items():
+        if name in options:
+            group, _, short = name.partition(".")
+            found[group][short] = replace(options[name], name=name).parse(text)
+            continue
         value = _read_value(text)
         if name in ("seed", "device", "model_name"):
             raise UserError(f"{name} has an option of its own or belongs to the config; do not set it")
-        if name not in args and name not in numbers:
-            raise unknown_name(f"setting of {toolbox.title}'s {args['model_name']}", name, {*args, *numbers})
-        before = args[name] if name in args else numbers[name]
-        if type(before) in (int, float) and type(value) not in (int, float):
+        if name not in args:
+            raise unknown_name(f"setting of {TITLE}'s {args['model_name']}", name, {*args, *options})
+        if type(args[name]) in (int, float) and type(value) not in (int, float):
             raise UserError(f"{name} must be a number, got {value!r}")
-        (args if name in args else constants)[name] = value
-        changed |= _differences({name: value}, {name: before})
+        changed |= _differences({name: value}, args)
+        args[name] = value
     for name in ("init_cls", "increment"):
         if not isinstance(args[name], int) or args[name] < 1:
             raise UserError(f"{name} must be a whole number of at least 1, got {args[name]!r}")
-    return constants, changed
+    return found, changed
 
 
 def _read_value(text: str) -> Any:
@@ -193,47 +174,12 @@ def _read_value(text: str) -> Any:
     return value
 
 
-def _method(args: dict[str, Any], learner: LearnerSites, constants: dict[str, Any]) -> MethodRecord:
-    settings = {key: value for key, value in args.items() if key not in _ELSEWHERE}
-    return MethodRecord(args["model_name"].lower(), learner.title, "pilot", {**settings, **constants})
-
-
-def _backbone(args: dict[str, Any], toolbox: Toolbox, weights: str | None, vit: dict[str, Any]) -> BackboneRecord:
-    name = args.get("backbone_type") or args.get("convnet_type") or "unknown"
-    source = weights or ("hub" if toolbox is LAMDA_PILOT else "random")
-    return BackboneRecord(str(name), file_fingerprint(source), vit.get("img_size"))
-
-
-def _stream(args: dict[str, Any], toolbox: Toolbox, data: Data | None) -> dict[str, Any]:
-    """What of the stream is known before the checkout has made it."""
-    order = "shuffled" if args["shuffle"] else "as in the checkout"
-    if toolbox is LAMDA_PILOT:  # which feeds its ViTs pixels in [0, 1]
-        return {"transform": "pilot", "normalize": "none", "order": order}
-    own = f"{toolbox.title}'s {data.template if data else args['dataset']}"
-    return {"transform": own, "normalize": own, "order": order}
-
-
 def _data(
-    dataset: str | None,
-    data_root: Path,
-    options: Mapping[str, Any],
-    toolbox: Toolbox,
-    learner: LearnerSites,
-    args: dict[str, Any],
-) -> tuple[Data | None, DataRecord]:
-    if dataset is None:
-        if options:
-            raise UserError(f"data.{next(iter(options))} needs one of our datasets (--dataset)")
-        return None, DataRecord(args["dataset"], args["dataset"])
+    dataset: str, data_root: Path, options: Mapping[str, Any], learner: LearnerSites, args: Mapping[str, Any]
+) -> tuple[dict[str, Any], run_record.DataRecord]:
     found = prepare(dataset, data_root, **options)
     if args["init_cls"] > len(found.class_names):
         raise UserError(f"init_cls must be at most {len(found.class_names)} classes, got {args['init_cls']}")
-    if toolbox is LAMDA_PILOT:
-        # As the checkout treats the balanced originals: ImageNet-R has transforms of its own with CODA-Prompt.
-        alias, template = dataset, "imagenetr" if dataset == "imagenetr_lt" else "cub"
-    else:
-        # PyCIL's networks look for "cifar" or "imagenet" in the name.
-        alias, template = f"{dataset}-{args['dataset']}", args["dataset"]
     frame = found.frame
     train, test = (frame.loc[frame["split"] == split, ["path", "label"]].values.tolist() for split in ("train", "test"))
     if min(Counter(label for _, label in train).values()) < learner.least:
@@ -241,24 +187,27 @@ def _data(
             f"{learner.title} takes a covariance of every class, which needs {learner.least} training images; "
             f"set data.n_min={learner.least}"
         )
-    root = str(Path(found.root).resolve())
-    record = DataRecord(found.name, found.title, found.checksum, found.law)
-    return Data(root, alias, template, list(found.class_names), train, test), record
+    root, names = str(Path(found.root).resolve()), list(found.class_names)
+    record = run_record.DataRecord(found.name, found.title, found.checksum, found.law)
+    return {"root": root, "class_names": names, "train": train, "test": test}, record
 
 
-def _weights(
-    given: str | None, vit: Mapping[str, Any], toolbox: Toolbox, args: dict[str, Any], dataset: str | None
-) -> str | None:
-    """The ViT's weights: a file, "random", or None for the checkout's own download."""
-    if given is None and args.get("pretrained") is False:
-        given = "random"
-    if (vit or given) and toolbox is not LAMDA_PILOT:
-        raise UserError(f"--weights and vit.… are for LAMDA-PILOT's ViT; {toolbox.title}'s networks start from nothing")
-    if vit and given is None:
-        raise UserError("another shape of the ViT needs weights of that shape: give --weights FILE or random")
-    if "img_size" in vit and dataset is None:
-        raise UserError("vit.img_size needs one of our datasets (--dataset): the checkout's own are of 224 pixels")
-    return given if given in (None, "random") else str(weights_file(given).resolve())
+def _vit_shape(file: Path) -> dict[str, Any]:
+    """What of the shape of a file's ViT is not as in ViT-B/16, as arguments of timm's ViT."""
+    state = {} if file.suffix == ".npz" else read_state(file)
+    try:
+        width, _, patch, _ = state["patch_embed.proj.weight"].shape
+        found = {
+            "img_size": patch * round((state["pos_embed"].shape[1] - 1) ** 0.5),
+            "patch_size": patch,
+            "embed_dim": width,
+            "depth": 1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks.")),
+            "num_heads": width // _HEAD,
+            "mlp_ratio": state["blocks.0.mlp.fc1.weight"].shape[0] / width,
+        }
+    except (KeyError, ValueError):  # JAX names, which are those of ViT-B/16 here, or no ViT: the driver will tell
+        return {}
+    return {name: value for name, value in found.items() if value != _VIT_B[name]}
 
 
 def _devices(device: str | None) -> list[int | str] | None:
@@ -268,23 +217,3 @@ def _devices(device: str | None) -> list[int | str] | None:
         return [-1] if device == "cpu" else [int(part) for part in device.split(",")]
     except ValueError as error:
         raise UserError(f"device must be cpu or GPU numbers such as 0 or 0,1, got {device!r}") from error
-
-
-def _seeds(given: Any) -> list[int]:
-    seeds = given if isinstance(given, list) else [given]
-    if not seeds:
-        raise UserError("the config has no seed; give one with --seed")
-    for seed in seeds:
-        if type(seed) is not int or not 0 <= seed < 2**32:
-            raise UserError(f"a seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}")
-    return seeds
-
-
-def _notes(toolbox: Toolbox, learner: LearnerSites, classifier: str, weights: str | None) -> list[str]:
-    notes = [f"Run by {toolbox.title}'s own code; only the loss, the data and the record are ours."]
-    if learner.growing:
-        whose = "nearest class mean" if classifier == "nme" else "trained classifier"
-        notes.append(f"Predictions are those of the {whose}.")
-    if weights == "random":
-        notes.append("A trial with random ViT weights: the figures say nothing about the methods.")
-    return notes

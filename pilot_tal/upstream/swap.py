@@ -12,10 +12,8 @@ from torch import Tensor
 
 from data_lt.errors import UserError
 from pilot_tal.losses import TaskLoss
-from pilot_tal.losses.tal import TAL
 from pilot_tal.stream.task import TaskInfo
-from pilot_tal.upstream.seams import Located
-from pilot_tal.upstream.sites import LearnerSites
+from pilot_tal.upstream.checkout import Located
 
 _ABSENT = object()
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -37,7 +35,7 @@ class Patches(contextlib.ExitStack):
 class SwappedFunctional:
     """Stands for `torch.nn.functional` in one module: all as before but the cross-entropies at the swapped sites.
 
-    A call is known by the line it stands on, which `check_seams` has located in the same file before.
+    A call is known by the line it stands on, which `locate` has found in the same file before.
     """
 
     def __init__(self, functional: ModuleType, located: Located, loss: Loss):
@@ -65,24 +63,20 @@ def swap(patches: Patches, module: Any, located: Located, loss: Loss) -> None:
 
 
 class Supervision:
-    """Calls the loss with its task and epoch, and with the logits and targets of that task.
-
-    A learner without replay gets the loss of one task's classes, labels from 0, and a new start in every task. Where
-    old classes are replayed TAL keeps its state and grows, and losses with a prior get the counts of new images and
-    exemplars together.
+    """Calls the loss with its task and epoch, and with the columns of the task, labels from 0.
 
     Args:
-        criterion: The loss.
-        sites: What is known of the learner.
+        criterion: The loss; it begins anew in every task.
+        masked: Whether the learner gives all classes so far, old ones at −inf.
         epochs: The number of epochs of a task.
         on_step: Called after every swapped call with the epoch and the detached loss.
 
     `learner` and `num_tasks` are set when the learner begins its first task.
     """
 
-    def __init__(self, criterion: TaskLoss, sites: LearnerSites, epochs: Callable[[int], int],
+    def __init__(self, criterion: TaskLoss, masked: bool, epochs: Callable[[int], int],
                  on_step: Callable[[int, Tensor], None]):  # fmt: skip
-        self.criterion, self.sites, self.epochs, self.on_step = criterion, sites, epochs, on_step
+        self.criterion, self.masked, self.epochs, self.on_step = criterion, masked, epochs, on_step
         self.num_tasks = 0
         self.learner: Any = None
         self.task: TaskInfo | None = None
@@ -90,14 +84,13 @@ class Supervision:
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch of training images."""
-        task = self.task
-        if task is None or task.index != self.learner._cur_task:
-            task = self._next_task()
-        logits, targets = self._own_columns(task, logits), targets.long()
-        if self.sites.columns == "masked":
-            targets = targets - task.first
-        if task is not self.task:
-            self._begin_task(task, logits.device)
+        if self.task is None or self.task.index != self.learner._cur_task:
+            self.task, self._steps = self._next_task(logits), 0
+            self.criterion.begin_task(self.task)
+            self.criterion.to(logits.device).train()
+        task, targets = self.task, targets.long()
+        if self.masked:
+            logits, targets = logits[:, task.first :], targets - task.first
         epoch, batch = divmod(self._steps, task.epoch_steps or 1)
         if batch == 0:
             self.criterion.begin_epoch(epoch, self.epochs(task.index))
@@ -106,35 +99,19 @@ class Supervision:
         self.on_step(epoch, loss.detach().clone())  # a learner may add to its loss in place
         return loss
 
-    def _own_columns(self, task: TaskInfo, logits: Tensor) -> Tensor:
-        """The columns of the task's classes, if the learner gives what it is known to give."""
-        masked = self.sites.columns == "masked"
-        wanted = task.stop if masked else task.num_classes
-        if logits.shape[1] != wanted:
-            raise UserError(f"the learner must give {wanted} logits in task {task.index}, got {logits.shape[1]}")
-        if not masked or not task.first:
-            return logits
-        if task is not self.task and not bool(torch.isneginf(logits[:, : task.first]).all()):
-            raise UserError("the learner no longer masks the logits of old classes with -inf")
-        return logits[:, task.first :]
-
-    def _next_task(self) -> TaskInfo:
+    def _next_task(self, logits: Tensor) -> TaskInfo:
         """At the first batch of a task: by then the learner has made the loader it trains with."""
         learner = self.learner
-        first, stop = (0 if self.sites.growing else learner._known_classes), learner._total_classes
+        index, first, stop = learner._cur_task, learner._known_classes, learner._total_classes
         labels = np.asarray(learner.train_loader.dataset.labels).astype(np.int64)
         if labels.min() < first or labels.max() >= stop:
             raise UserError(
-                f"training labels must lie in {first} … {stop - 1} in task {learner._cur_task}, "
-                f"got {labels.min()} … {labels.max()}"
+                f"training labels must lie in {first} … {stop - 1} in task {index}, got {labels.min()} … {labels.max()}"
             )
+        columns = stop if self.masked else stop - first
+        if logits.shape[1] != columns:
+            raise UserError(f"the learner must give {columns} logits in task {index}, got {logits.shape[1]}")
+        if self.masked and not bool(torch.isneginf(logits[:, :first]).all()):
+            raise UserError("the learner no longer masks the logits of old classes with -inf")
         counts = tuple(np.bincount(labels, minlength=stop)[first:].tolist())
-        return TaskInfo(learner._cur_task, self.num_tasks, first, stop, counts, len(learner.train_loader))
-
-    def _begin_task(self, task: TaskInfo, device: torch.device) -> None:
-        self.task, self._steps = task, 0
-        if self.sites.growing and task.index > 0 and isinstance(self.criterion, TAL):
-            self.criterion.grow(task.stop, task.epoch_steps)
-        else:
-            self.criterion.begin_task(task)
-        self.criterion.to(device).train()
+        return TaskInfo(index, self.num_tasks, first, stop, counts, len(learner.train_loader))

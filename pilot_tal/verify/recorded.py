@@ -108,11 +108,9 @@ def learner_class(method: str, fidelity: str) -> type[Learner]:
     return {"mos": mos, "ranpac": RecordedRanPAC}.get(method, LEARNERS[method])
 
 
-def new_rows(learner: Learner, tensor: Tensor, number: int) -> slice:
+def new_rows(learner: Learner, tensor: Tensor, number: int) -> Tensor:
     """The `number` rows that `begin_task` has drawn: the last ones, in CODA-Prompt those of the task."""
-    if isinstance(learner, CODAPrompt):
-        return slice(learner.task.index * number, (learner.task.index + 1) * number)
-    return slice(len(tensor) - number, len(tensor))
+    return tensor[learner.task.index * number :][:number] if isinstance(learner, CODAPrompt) else tensor[-number:]
 
 
 def statistics(learner: Learner) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ Batches have a fixed order and adapters no dropout, because verification draws n
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import logging
@@ -273,33 +274,28 @@ def record(name: str, checkout: Path) -> Arrays:
 def run_original(name: str, checkout: Path, folder: Path, args: dict[str, Any], depth: int, loss: str,
                  stream: Stream) -> Arrays:  # fmt: skip
     """One run of the checkout's learner, driven as `pilot-tal upstream` does."""
-    from pilot_tal.upstream import driver
-    from pilot_tal.upstream.job import Job
-    from pilot_tal.upstream.seams import check_seams
-    from pilot_tal.upstream.sites import LAMDA_PILOT
+    from pilot_tal.upstream.checkout import known_learner, locate
+    from pilot_tal.upstream.driver import Job, opened
     from pilot_tal.upstream.swap import Patches, swap
-    from pilot_tal.upstream.workarounds import Context, apply_workarounds
+    from pilot_tal.upstream.workarounds import apply_workarounds
 
-    what = {"method": {"name": args["model_name"]}, "loss": {"name": loss}, "seed": SEEDS["learner"]}
-    job = Job(str(checkout), str(folder), args, what, weights=str(folder / "vit.pth"), vit=vit_shape(depth),
-              device=[-1], workers=0)  # fmt: skip
-    sites = LAMDA_PILOT.learner(args["model_name"])
+    job = Job(str(checkout), str(folder), args, {"method": {"name": args["model_name"]}},
+              weights=str(folder / "vit.pth"), vit=vit_shape(depth), workers=0)  # fmt: skip
+    known = known_learner(args["model_name"])
     recorder = Recorder(loss)
-    with Patches() as patches, driver.opened(checkout), contextlib.redirect_stdout(io.StringIO()), \
-            contextlib.redirect_stderr(io.StringIO()):  # fmt: skip
-        modules = driver.import_modules(job, sites)
-        swap(patches, modules[sites.module], check_seams(checkout, LAMDA_PILOT, sites), recorder)
-        context = Context(job, sites, patches, modules, on_cpu=True)
+    with Patches() as patches, contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        context = opened(job, patches, on_cpu=True)
+        swap(patches, context.own, locate(checkout, known), recorder)
         if name.endswith("_fixed"):
-            merge_once(patches, context.vit)
+            merge_once(patches, importlib.import_module("backbone.vit_mos"))
         apply_workarounds(context)
-        patches.set(modules[sites.module], "DataLoader", lambda dataset, *_, **__: dataset)
+        patches.set(context.own, "DataLoader", lambda dataset, *_, **__: dataset)
         torch.manual_seed(SEEDS["learner"])
         classes = {"nb_classes": STREAM["tasks"] * STREAM["per"], "nb_tasks": STREAM["tasks"]}
-        learner = modules[sites.module].Learner({**args, **classes, "device": [torch.device("cpu")]})
+        learner = context.own.Learner({**args, **classes, "device": [torch.device("cpu")]})
         patches.callback(os.chdir, os.getcwd())
         os.chdir(folder)  # FeCAM writes a checkpoint
-        return run_tasks(learner, recorder, stream, sites.columns == "masked")
+        return run_tasks(learner, recorder, stream, known.masked)
 
 
 def check_checkout(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stand-in checkouts and images, made once a session where nothing changes them."""
+"""A stand-in checkout and images, made once a session where nothing changes them."""
 
 import pytest
 from helpers.images import make_images
@@ -12,9 +12,4 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pilot(tmp_path_factory):
-    return make_standin(tmp_path_factory.mktemp("pilot"), "pilot")
-
-
-@pytest.fixture(scope="session")
-def pycil(tmp_path_factory):
-    return make_standin(tmp_path_factory.mktemp("pycil"), "pycil")
+    return make_standin(tmp_path_factory.mktemp("pilot"))

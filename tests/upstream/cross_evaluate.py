@@ -25,10 +25,11 @@ def main(job_file: str, folder: str, direction: str) -> None:
     import torch
 
     import pilot_tal._torchvision  # noqa: F401
-    from pilot_tal.upstream import driver, writer
-    from pilot_tal.upstream.job import read_job
+    from data_lt.files import read_json
+    from pilot_tal.upstream import driver
+    from pilot_tal.upstream.checkout import check_environment
 
-    follow, files = writer.RunRecorder.follow, Path(folder)
+    follow, files = driver.RunRecorder.follow, Path(folder)
 
     def read_in_place_of_training(learner: Any) -> None:
         task, network = learner._cur_task, learner._network
@@ -43,6 +44,7 @@ def main(job_file: str, folder: str, direction: str) -> None:
         assert not found.unexpected_keys, found.unexpected_keys
 
     def with_tensors(self: Any, patches: Any, kind: Any, supervision: Any) -> None:
+        evaluate = kind._eval_cnn
         follow(self, patches, kind, supervision)
         train, end = kind.incremental_train, self.end_task
 
@@ -53,7 +55,7 @@ def main(job_file: str, folder: str, direction: str) -> None:
 
         def evaluate_twice(learner: Any, pred: Any, true: Any) -> None:
             end(learner, pred, true)
-            np.save(files / f"second{learner._cur_task}.npy", kind._eval_cnn(learner, learner.test_loader)[0][:, 0])
+            np.save(files / f"second{learner._cur_task}.npy", evaluate(learner, learner.test_loader)[0][:, 0])
 
         def read(learner: Any, data_manager: Any) -> None:
             prompt = getattr(learner._network, "prompt", None)
@@ -67,8 +69,8 @@ def main(job_file: str, folder: str, direction: str) -> None:
         else:
             kind.incremental_train = read
 
-    writer.RunRecorder.follow = with_tensors
-    driver.run(read_job(job_file))
+    driver.RunRecorder.follow = with_tensors
+    driver.run(driver.Job(**read_json(job_file)), check_environment())
 
 
 if __name__ == "__main__":

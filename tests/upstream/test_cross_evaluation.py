@@ -7,7 +7,7 @@ PILOT_TAL_DEIT, a file of DeiT-Tiny's weights, four classes of CUB are evaluated
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +38,13 @@ class Setup:
     dataset: str
     root: Path
     weights: Path
-    vit: dict[str, int]
+    heads: int
     per_task: int
     native: dict[str, object]
 
 
 def demo_setup(tmp: Path) -> Setup:
-    return Setup("demo_lt", tmp / "data", DEMO_WEIGHTS, DEMO_VIT, 10, {})
+    return Setup("demo_lt", tmp / "data", DEMO_WEIGHTS, DEMO_VIT["num_heads"], 10, {})
 
 
 def cub_setup(tmp: Path) -> Setup:
@@ -54,10 +54,9 @@ def cub_setup(tmp: Path) -> Setup:
         (tmp / "data" / folder.name).mkdir(parents=True)
         for file in sorted(folder.glob("*.jpg"))[:30]:
             shutil.copy(file, tmp / "data" / folder.name)
-    vit = {"img_size": 224, "patch_size": 16, "embed_dim": 192, "depth": 12, "num_heads": 3}
     weights = Path(os.environ["PILOT_TAL_DEIT"])
     native = {"backbone": "deit_tiny_patch16_224", "weights": weights}
-    return Setup("folder_lt", tmp / "data", weights, vit, 2, {**native, "n_max": 20, "n_min": 10, "test_per_class": 10})
+    return Setup("folder_lt", tmp / "data", weights, 3, 2, {**native, "n_max": 20, "n_min": 10, "test_per_class": 10})
 
 
 class TensorsOfEveryTask(Trainer):
@@ -84,13 +83,14 @@ def run_original(method: str, setup: Setup, folder: Path, direction: str):
     """The original's run, with the tensors of its tasks written to or read from `folder`."""
     data = tuple(f"data.{k}={setup.native[k]}" for k in ("n_max", "n_min", "test_per_class") if k in setup.native)
     settings = ("tuned_epoch=2", f"batch_size={METHODS[method]}", f"init_cls={setup.per_task}",
-                f"increment={setup.per_task}", *data, *(f"vit.{k}={v}" for k, v in setup.vit.items()))  # fmt: skip
+                f"increment={setup.per_task}", *data)  # fmt: skip
     settings += {"lae": ("num_freeze_epochs=1",), "mos": ("crct_epochs=2",), "coda_prompt": ("shuffle=true",)}.get(
         method, ()
     )
     job = make_jobs(checkout("PILOT_TAL_PILOT"), f"exps/{method}.json", settings, losses=["ce"], dataset=setup.dataset,
                     seeds=(7,), data_root=setup.root, output=folder / direction, device="cpu", workers=0,
                     weights=str(setup.weights))[0]  # fmt: skip
+    job = replace(job, vit={**job.vit, "num_heads": setup.heads})  # the demo's have 32 columns
     job.write()
     script = Path(__file__).with_name("cross_evaluate.py")
     done = subprocess.run([str(PYTHON), "-B", str(script), str(job.file), str(folder), direction],

@@ -1,14 +1,15 @@
-"""Whole runs of stand-in checkouts: results, the untouched checkout, and the ways it can go wrong."""
+"""Whole runs of a stand-in checkout: results, the untouched checkout, and the ways it can go wrong."""
 
+import importlib
+import py_compile
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.cli import process
-from upstream_helpers import DATA_SETTINGS, edit, make_standin, run_command, snapshot
+from upstream_helpers import DATA_SETTINGS, edit, make_python, make_standin, run_command, run_job, snapshot
 
 from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES
@@ -17,33 +18,22 @@ from pilot_tal.record.run_dir import find_runs, load_run
 from pilot_tal.record.states import run_states
 from pilot_tal.schema import defaults_of
 from pilot_tal.upstream import driver
-from pilot_tal.upstream.job import Job, read_job
+from pilot_tal.upstream.checkout import check_environment
+from pilot_tal.upstream.driver import Job
 from pilot_tal.upstream.plan import make_jobs
-from pilot_tal.upstream.sites import LAMDA_PILOT, PYCIL
+from pilot_tal.upstream.swap import Patches
 
 
 def run_jobs(repo, images, output, config, losses, *settings, **options):
     """Runs jobs in this process, whose timm is not the one LAMDA-PILOT needs: the stand-in needs none."""
     jobs = make_jobs(repo, config, (*DATA_SETTINGS, *settings), losses=losses, dataset="folder_lt", data_root=images,
                      output=output, workers=0, **options)  # fmt: skip
-    runs = []
-    for job in jobs:
-        job.write()
-        driver.run(read_job(job.file))
-        runs.append(load_run(job.run_dir))
-    return runs
-
-
-@pytest.fixture
-def any_environment(monkeypatch):
-    monkeypatch.setattr(driver, "check_environment", lambda *_: {"torch": "any"})
+    return [run_job(job) for job in jobs]
 
 
 @pytest.fixture(scope="module")
 def pilot_runs(pilot, images, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "check_environment", lambda *_: {"torch": "any"})
-        return run_jobs(pilot, images, tmp_path_factory.mktemp("runs"), "exps/l2p.json", ["ce", "tal"])
+    return run_jobs(pilot, images, tmp_path_factory.mktemp("runs"), "exps/l2p.json", ["ce", "tal"])
 
 
 def test_run_directory_has_the_native_format(pilot_runs, images):
@@ -81,11 +71,9 @@ def test_every_step_is_logged_and_tal_shows_its_state(pilot_runs):
     assert tal.step_log()[0]["loss"] < ce.step_log()[0]["loss"]  # Q starts at 0
 
 
-def test_cross_entropy_through_the_swap_is_the_original(
-    pilot_runs, pilot, images, tmp_path, any_environment, monkeypatch
-):
+def test_cross_entropy_through_the_swap_is_the_original(pilot_runs, pilot, images, tmp_path, monkeypatch):
     """Without any swap the stand-in's own cross-entropy gives the same predictions."""
-    monkeypatch.setattr("pilot_tal.upstream.swap.swap", lambda *_: None)
+    monkeypatch.setattr("pilot_tal.upstream.driver.swap", lambda *_: None)
     plain = run_jobs(pilot, images, tmp_path, "exps/l2p.json", ["ce"])[0]
     assert plain.step_log() == []
     for (true, pred), (same_true, same_pred) in zip(plain.labels, pilot_runs[0].labels, strict=True):
@@ -94,16 +82,16 @@ def test_cross_entropy_through_the_swap_is_the_original(
     assert any(not np.array_equal(ce[1], tal[1]) for ce, tal in both)  # and another loss gives others
 
 
-def test_task_logits_are_not_sliced_twice(pilot, images, tmp_path, any_environment, monkeypatch):
+def test_task_logits_are_not_sliced_twice(pilot, images, tmp_path, monkeypatch):
     ce, tal = run_jobs(pilot, images, tmp_path / "a", "exps/finetune.json", ["ce", "tal"])
     assert {line["task"]: len(line["Q"]) for line in tal.state_log()} == {0: 4, 1: 2}
     assert {(line["task"], line["epoch"]) for line in ce.step_log()} == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
-    monkeypatch.setattr("pilot_tal.upstream.swap.swap", lambda *_: None)
+    monkeypatch.setattr("pilot_tal.upstream.driver.swap", lambda *_: None)
     plain = run_jobs(pilot, images, tmp_path / "b", "exps/finetune.json", ["ce"])[0]
     assert all(np.array_equal(a[1], b[1]) for a, b in zip(ce.labels, plain.labels, strict=True))
 
 
-def test_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images, tmp_path, any_environment):
+def test_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images, tmp_path):
     (run,) = run_jobs(pilot, images, tmp_path, "exps/simplecil.json", [])
     assert run.finished and (run.record.loss.name, run.record.loss.title) == ("none", "no loss")
     assert run.step_log() == run.state_log() == [] and "-simplecil-none-s1993-" in run.path.name
@@ -111,28 +99,26 @@ def test_learner_that_trains_nothing_is_run_once_without_a_loss(pilot, images, t
         run_jobs(pilot, images, tmp_path, "exps/simplecil.json", ["ce"])
 
 
-def test_two_processes_do_not_share_a_run(pilot, images, tmp_path, any_environment):
+def test_two_processes_do_not_share_a_run(pilot, images, tmp_path):
     job = make_jobs(pilot, "exps/l2p.json", DATA_SETTINGS, losses=["ce"], dataset="folder_lt", data_root=images,
                     output=tmp_path)[0]  # fmt: skip
     with locked(Path(job.run_dir)), pytest.raises(UserError, match="another process is working in"):
-        driver.run(job)
+        driver.run(job, {})
 
 
-def test_epochs_are_found_in_the_settings_or_in_the_file():
-    def epochs(toolbox, name, args, **numbers):
+def test_epochs_are_found_in_the_settings():
+    def epochs(name, args):
         job = Job("repo", "run", {"init_cls": 4, "increment": 2, **args}, {"method": {"name": name}})
-        of_task = driver._epochs(job, toolbox.learners[name], SimpleNamespace(**numbers))
-        return of_task(0), of_task(1), of_task(2)
+        return job.epochs(0), job.epochs(1), job.epochs(2)
 
-    assert epochs(PYCIL, "icarl", {"epochs": 9}, init_epoch=7, epochs=5) == (7, 5, 5)
-    assert epochs(LAMDA_PILOT, "icarl", {"init_epoch": 7, "epochs": 5}) == (7, 5, 5)
-    assert epochs(LAMDA_PILOT, "duct", {"epochs": 9, "epc_re": 2}) == (11, 11, 11)
+    assert epochs("l2p", {"tuned_epoch": 7}) == (7, 7, 7)
+    assert epochs("finetune", {"init_epoch": 7, "epochs": 5}) == (7, 5, 5)
     ease = {"init_epochs": 3, "later_epochs": 8}
-    assert epochs(LAMDA_PILOT, "ease", ease) == (3, 8, 8)
-    assert epochs(LAMDA_PILOT, "ease", {**ease, "increment": 4}) == (3, 3, 3)
+    assert epochs("ease", ease) == (3, 8, 8)
+    assert epochs("ease", {**ease, "increment": 4}) == (3, 3, 3)
 
 
-def test_other_cross_entropies_stay(pilot, images, tmp_path, any_environment):
+def test_other_cross_entropies_stay(pilot, images, tmp_path):
     run = run_jobs(pilot, images, tmp_path, "exps/mos.json", ["tal"])[0]
     batches = [-(-sum(run.record.stream.train_counts[a:b]) // 8) for a, b in ((0, 4), (4, 6))]
     assert len(run.step_log()) == sum(batches)  # neither the alignment nor the rows' loss is counted
@@ -146,16 +132,14 @@ def test_checkout_is_not_touched(pilot, pilot_runs):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_runs_on_a_dataset_of_the_checkout(inside, pilot, images, tmp_path, any_environment):
+def test_runs_on_a_dataset_of_the_checkout(inside, pilot, images, tmp_path):
     """`./data` is the checkout's data folder, or the data root if it has none."""
     repo = shutil.copytree(pilot, tmp_path / "repo")
     data = shutil.copytree(images, repo / "data" if inside else tmp_path / "elsewhere")
     before = snapshot(repo)
     job = make_jobs(repo, "exps/l2p.json", ("dataset=own", "tuned_epoch=1"), losses=["tal"], seeds=(7,),
                     data_root=data, output=tmp_path / "runs", workers=0)[0]  # fmt: skip
-    job.write()
-    driver.run(read_job(job.file))
-    run = load_run(job.run_dir)
+    run = run_job(job)
     assert run.finished and run.record.data.name == "own" and run.record.seed == 7
     assert set(run.record.stream.class_names) == {f"class {label}" for label in range(6)}
     assert run.record.data.checksum is None and run.record.changed == {"dataset": ["own", "cub"], "tuned_epoch": [1, 5]}
@@ -176,49 +160,34 @@ class Half(TaskLoss):
 """
 
 
-def test_replayed_classes_keep_their_state(pycil, images, tmp_path):
-    """The real command line, from settings to report, with a toolbox that needs no more than we have."""
-    before = snapshot(pycil)
-    command = ("upstream", "--repo", pycil, "--config", "exps/replay.json", "--loss", "ce", "--loss", "tal",
+def test_command_line_from_settings_to_report(pilot, images, tmp_path):
+    before = snapshot(pilot)
+    command = ("upstream", "--repo", pilot, "--config", "exps/finetune.json", "--loss", "ce", "--loss", "tal",
                "--loss", "half", "--plugins", "half", "--dataset", "folder_lt", "--data-root", images,
-               "--python", sys.executable, "--workers", 0,
-               "init_epoch=2", "epochs=1", "tal.lam=0.9", *DATA_SETTINGS)  # fmt: skip
+               "--python", make_python(tmp_path / "python"), "--workers", 0,
+               "init_epoch=2", "epochs=1", "init_cls=3", "increment=3", "tal.lam=0.9", *DATA_SETTINGS)  # fmt: skip
     (tmp_path / "half.py").write_text(HALF)
     done = process(*command, cwd=tmp_path)
     printed = done.communicate()[0]
     assert done.returncode == 0, printed
     assert "standin: task 1" in printed
-    assert "workaround few_exemplars" in printed and "workaround few_classes" in printed
-    assert snapshot(pycil) == before
+    assert "workaround our_data" in printed and "workaround few_classes" in printed
+    assert snapshot(pilot) == before
     ce, half, tal = (load_run(path) for path in find_runs([tmp_path / "runs"]))
     assert half.record.loss.title == "Half of CE" and half.finished
     assert half.step_log()[0]["loss"] == pytest.approx(ce.step_log()[0]["loss"] / 2)
-    assert ce.record.engine.name == tal.record.engine.name == "pycil"
+    assert ce.record.engine.name == tal.record.engine.name == "lamda-pilot"
     assert ce.record.conditions() == tal.record.conditions()  # told apart by their loss and nothing else
-    assert [{len(line["Q"]) for line in tal.state_log() if line["task"] == t} for t in (0, 1)] == [{3}, {6}]
-    assert tal.state_log()[-1]["Q"][0] > 0
+    assert [{len(line["Q"]) for line in tal.state_log() if line["task"] == t} for t in (0, 1)] == [{3}, {3}]
     assert tal.record.loss.options["lam"] == 0.9
     assert {name: tal.record.changed[name] for name in ("init_epoch", "lam")} == {
-        "init_epoch": [2, 100],
+        "init_epoch": [2, 3],
         "lam": [0.9, 0.995],
     }
     again = run_command(*command, cwd=tmp_path)
     assert again.status == 0 and (again.out + again.err).count("done already") == 3
     assert run_command("report", "runs", cwd=tmp_path).status == 0
     assert (tmp_path / "runs/report/index.html").is_file()
-
-
-def test_nearest_means_can_be_recorded_instead(pycil, images, tmp_path):
-    settings = ("init_epoch=1", "epochs=1")
-    cnn = run_jobs(pycil, images, tmp_path, "exps/replay.json", ["ce"], *settings)[0]
-    nme = run_jobs(pycil, images, tmp_path, "exps/replay.json", ["ce"], *settings, classifier="nme")[0]
-    assert cnn.path != nme.path
-    assert any(not np.array_equal(a[1], b[1]) for a, b in zip(cnn.labels, nme.labels, strict=True))
-
-
-def test_missing_classifier_raises_user_error(pilot, images, tmp_path, any_environment):
-    with pytest.raises(UserError, match="l2p has no classifier 'nme'; use cnn"):
-        run_jobs(pilot, images, tmp_path, "exps/l2p.json", ["ce"], classifier="nme")
 
 
 UPSTREAM = ("upstream", "--dataset", "folder_lt", "--workers", 0, *DATA_SETTINGS)
@@ -234,37 +203,84 @@ def test_wrong_environment_raises_user_error(pilot, images, tmp_path, capfd):
     assert "nowhere/python does not exist; make it with: bash scripts/setup_upstream.sh" in done.err.replace("\n", " ")
 
 
-def test_versions_of_the_environment_are_checked(monkeypatch, tmp_path):
+def test_versions_of_the_environment_are_checked(monkeypatch):
     versions = {"torch": "2.13.0+cpu", "timm": "0.6.13"}
     monkeypatch.setattr("importlib.metadata.version", lambda name: versions.get(name, "1.0"))
-    assert driver.check_environment(LAMDA_PILOT, tmp_path, [])["timm"] == "0.6.13"
-    assert "POT" in driver.check_environment(LAMDA_PILOT, tmp_path, LAMDA_PILOT.learners.values())
+    assert check_environment()["timm"] == "0.6.13" and check_environment()["torch"] == "2.13.0+cpu"
     versions["timm"] = "1.0.30"
-    assert driver.check_environment(PYCIL, tmp_path, [])["torch"] == "2.13.0+cpu"
     with pytest.raises(UserError, match=r"LAMDA-PILOT needs timm 0\.6 .* has 1\.0\.30; make"):
-        driver.check_environment(LAMDA_PILOT, tmp_path, [])
+        check_environment()
     versions["torch"] = "2.0.1"
     with pytest.raises(UserError, match=r"torch must be 2\.4 or newer, but .* has 2\.0\.1"):
-        driver.check_environment(PYCIL, tmp_path, [])
+        check_environment()
 
 
-def test_moved_seam_stops_before_anything_is_written(images, tmp_path):
-    repo = make_standin(tmp_path / "repo", "pycil")
-    edit(repo / "models/replay.py", "loss_clf = F.cross_entropy(logits, targets)", "loss_clf = logits.sum()")
-    command = (*UPSTREAM, "--repo", repo, "--config", "exps/replay.json", "--data-root", images)
+def test_changed_call_site_stops_before_anything_is_written(images, tmp_path):
+    repo = make_standin(tmp_path / "repo")
+    edit(repo / "models/l2p.py", "F.cross_entropy(logits, targets.long())", "logits.sum()")
+    command = (*UPSTREAM, "--repo", repo, "--config", "exps/l2p.json", "--data-root", images)
     done = run_command(*command, "--python", sys.executable, cwd=tmp_path)
-    assert "models/replay.py of the PyCIL checkout has moved" in done.err.replace("\n", " ")
+    assert "models/l2p.py of the LAMDA-PILOT checkout has changed" in done.err.replace("\n", " ")
     assert not (tmp_path / "runs").exists()
 
 
+CHANGES = {
+    "start": ("models/l2p.py", "incremental_train", "train_task", "has no attribute 'incremental_train'"),
+    "evaluation": ("models/base.py", "_eval_cnn", "_predict", "has no attribute '_eval_cnn'"),
+    "data": ("utils/data_manager.py", "_get_idata", "get_source", "has no attribute '_get_idata'"),
+    "module": ("models/l2p.py", "from models.base", "from models.bases", "No module named 'models.bases'"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_checkout_stops_before_training(name, images, tmp_path):
+    file, old, new, message = CHANGES[name]
+    repo = make_standin(tmp_path / "repo")
+    edit(repo / file, old, new)
+    with pytest.raises(UserError, match=rf"has changed since commit 5240714 of LAMDA-PILOT.*{message}"):
+        run_jobs(repo, images, tmp_path / "runs", "exps/l2p.json", ["ce"])
+    assert not list((tmp_path / "runs").rglob("predictions"))
+
+
 def test_failed_run_is_not_marked_finished(images, tmp_path, capfd):
-    repo = make_standin(tmp_path / "repo", "pycil")
-    edit(repo / "models/replay.py", "(loss_clf +", "1 / 0; (loss_clf +")
-    command = (*UPSTREAM, "--repo", repo, "--config", "exps/replay.json", "--data-root", images)
-    done = run_command(*command, "--python", sys.executable, "init_epoch=1", cwd=tmp_path)
+    repo = make_standin(tmp_path / "repo")
+    edit(repo / "models/finetune.py", "self.step(optimizer, loss_clf)", "1 / 0")
+    command = (*UPSTREAM, "--repo", repo, "--config", "exps/finetune.json", "--data-root", images)
+    done = run_command(*command, "--python", make_python(tmp_path / "python"), "init_epoch=1", cwd=tmp_path)
     assert done.status == 1
     assert "ZeroDivisionError" in capfd.readouterr().err and "stopped with status 1" in done.out + done.err
     run = load_run(find_runs([tmp_path / "runs"])[0])
     assert not run.finished and len(run.labels) == 1
     (state,) = run_states(tmp_path / "runs")
     assert (state.state, state.detail) == ("failed", "ZeroDivisionError: division by zero")
+
+
+def test_run_without_any_evaluation_is_reported(images, tmp_path):
+    repo = make_standin(tmp_path / "repo")
+    edit(repo / "trainer.py", "model.eval_task()", '{"top1": 0, "top5": 0}, None')
+    command = (*UPSTREAM, "--repo", repo, "--config", "exps/l2p.json", "--data-root", images)
+    done = run_command(*command, "--python", make_python(tmp_path / "python"), "tuned_epoch=1", cwd=tmp_path)
+    assert done.status == 1 and "stopped with status 0" in done.out + done.err
+
+
+def test_numbers_of_the_vit_are_replaced_as_the_source_is_read(pilot, tmp_path):
+    repo = make_standin(tmp_path / "repo")
+    (repo / "backbone/vit_small.py").write_text(
+        "def vit(embed_dim=768, depth=12, num_heads=12, mlp_ratio=4., *, img_size=224, d=7680):\n"
+        "    return embed_dim, depth, num_heads, mlp_ratio, img_size, d, [0] * 768 * 2\n"
+    )
+    before = snapshot(repo)
+    compiled = repo / "backbone/__pycache__"
+    job = Job(str(repo), str(tmp_path), {}, {"method": {"name": "l2p"}},
+              vit={"embed_dim": 192, "num_heads": 3, "depth": 5, "mlp_ratio": 0.25, "img_size": 32})  # fmt: skip
+    with Patches() as patches:
+        driver.opened(job, patches, on_cpu=True)
+        made = importlib.import_module("backbone.vit_small").vit()
+        assert made == (192, 5, 3, 0.25, 32, 7680, [0] * 384)
+    assert snapshot(repo) == before and not compiled.exists()
+    py_compile.compile(str(repo / "backbone/vit_small.py"))  # bytecode of the user's own runs is not read
+    assert compiled.exists()
+    with Patches() as patches:
+        driver.opened(job, patches, on_cpu=True)
+        assert importlib.import_module("backbone.vit_small").vit()[0] == 192
+    assert "backbone" not in sys.modules and sys.path[0] != str(repo)

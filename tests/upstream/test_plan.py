@@ -5,12 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from upstream_helpers import DATA_SETTINGS
 
+import pilot_tal._torchvision  # noqa: F401  (before timm)
+
+from timm.models.vision_transformer import VisionTransformer  # isort: skip
+
 from data_lt.errors import UserError
-from pilot_tal.upstream.job import read_job
+from data_lt.files import read_json
+from pilot_tal.upstream.checkout import LEARNERS
+from pilot_tal.upstream.driver import Job
 from pilot_tal.upstream.plan import make_jobs
-from pilot_tal.upstream.sites import LAMDA_PILOT
 
 
 def plan(repo, images, *settings, config="exps/l2p.json", losses=("tal",), **options):
@@ -20,7 +26,12 @@ def plan(repo, images, *settings, config="exps/l2p.json", losses=("tal",), **opt
 
 def test_one_job_per_seed_and_loss(pilot, images):
     jobs = plan(pilot, images, "init_cls=2", "tal.lam=0.9", losses=("ce", "tal"), seeds=(1, 2), device="cpu")
-    assert [(job.seed, job.loss) for job in jobs] == [(1, "ce"), (1, "tal"), (2, "ce"), (2, "tal")]
+    assert [(job.record["seed"], job.record["loss"]["name"]) for job in jobs] == [
+        (1, "ce"),
+        (1, "tal"),
+        (2, "ce"),
+        (2, "tal"),
+    ]
     assert len({job.run_dir for job in jobs}) == 4
     assert all(job.args["init_cls"] == 2 and job.device == [-1] for job in jobs)
     assert [job.record["loss"]["options"].get("lam") for job in jobs[:2]] == [None, 0.9]
@@ -49,27 +60,41 @@ def test_weights_are_random_where_the_config_wants_no_pretraining(pilot, images,
     assert plan(pilot, images)[0].weights is None
 
 
-def test_names_the_checkout_gets_to_hear(pilot, pycil, images):
-    data = plan(pilot, images)[0].data
-    assert (data.alias, data.template) == ("folder_lt", "cub")
-    data = plan(pycil, images, config="exps/replay.json")[0].data
-    assert (data.alias, data.template) == ("folder_lt-cifar100", "cifar100")
-    assert all((Path(data.root) / path).is_file() for path, _ in data.train + data.test)
-    assert not {path for path, _ in data.train} & {path for path, _ in data.test}
+def test_images_are_on_the_disk(pilot, images):
+    job = plan(pilot, images)[0]
+    assert job.args["dataset"] == "folder_lt"
+    assert all((Path(job.data["root"]) / path).is_file() for path, _ in job.data["train"] + job.data["test"])
+    assert not {path for path, _ in job.data["train"]} & {path for path, _ in job.data["test"]}
 
 
-def test_numbers_in_the_code_are_set_apart(pycil, images):
-    job = plan(pycil, images, "epochs=3", "batch_size=4", config="exps/replay.json")[0]
-    assert job.constants == {"epochs": 3}
-    assert job.args["batch_size"] == 4
+def vit_file(path, width, **shape):
+    """Weights of a random ViT."""
+    vit = VisionTransformer(embed_dim=width, num_heads=width // 64, num_classes=3, **shape)
+    torch.save(vit.state_dict(), path)
+    return str(path)
+
+
+def test_shape_of_the_vit_is_that_of_the_weights(pilot, images, tmp_path):
+    base = vit_file(tmp_path / "base.pth", 768, depth=12, mlp_ratio=4, img_size=224, patch_size=16)
+    job = plan(pilot, images, weights=base)[0]
+    assert job.vit == job.record["engine"]["details"]["vit"] == {} and job.weights == base
+    assert job.record["backbone"]["img_size"] is None
+    tiny = vit_file(tmp_path / "tiny.pth", 128, depth=3, mlp_ratio=0.5, img_size=24, patch_size=8)
+    shape = {"img_size": 24, "patch_size": 8, "embed_dim": 128, "depth": 3, "num_heads": 2, "mlp_ratio": 0.5}
+    job = plan(pilot, images, weights=tiny)[0]
+    assert job.vit == job.record["engine"]["details"]["vit"] == shape and job.record["backbone"]["img_size"] == 24
+    torch.save({"some": torch.ones(1)}, tmp_path / "other.pth")  # the driver says that they do not fit
+    assert plan(pilot, images, weights=str(tmp_path / "other.pth"))[0].vit == {}
+    with pytest.raises(UserError, match=r"a ViT for 24 pixels needs one of our datasets \(--dataset\)"):
+        make_jobs(pilot, "exps/l2p.json", weights=tiny)
 
 
 def test_job_file_round_trip(pilot, images, tmp_path):
     job = plan(pilot, images, output=tmp_path)[0]
     job.write()
-    again = read_job(job.file)
+    again = Job(**read_json(job.file))
     assert json.dumps(again.record) == json.dumps(job.record)
-    assert json.dumps(again.data.train) == json.dumps(job.data.train)
+    assert again.data == job.data
 
 
 WRONG = {
@@ -79,31 +104,22 @@ WRONG = {
         r"unknown config of the checkout .* did you mean 'exps/l2p\.json'",
     ),
     "loss": ({"losses": ("tall",)}, (), "unknown loss 'tall': did you mean 'tal'"),
-    "loss option": ({}, ("tal.lamda=1",), r"unknown setting 'tal\.lamda': did you mean 'tal\.lam'"),
+    "loss option": ({}, ("tal.lamda=1",), r"unknown setting of .* 'tal\.lamda': did you mean 'tal\.lam'"),
     "loss value": ({}, ("tal.lam=2",), r"tal\.lam must be a number above 0 below 1"),
     "setting": ({}, ("tuned_epochs=3",), "did you mean 'tuned_epoch'"),
     "text for a number": ({}, ("tuned_epoch=x",), "tuned_epoch must be a number, got 'x'"),
     "no number": ({}, ("tuned_epoch=NaN",), "tuned_epoch must be a number, got 'NaN'"),
     "infinity": ({}, ("tuned_epoch=1e999",), "tuned_epoch must be a number, got '1e999'"),
-    "seed": ({"seeds": (-1,)}, (), "a seed must be a whole number from 0 to 4294967295, got -1"),
-    "section": ({}, ("ce.x=3",), r"unknown section in 'ce\.x'"),
+    "section": ({}, ("ce.x=3",), r"unknown setting of LAMDA-PILOT's l2p 'ce\.x'"),
     "no value": ({}, ("tuned_epoch",), "settings are written key=value, got 'tuned_epoch'"),
     "own option": ({}, ("seed=3",), "seed has an option of its own"),
     "classes": ({}, ("init_cls=9",), "init_cls must be at most 6 classes, got 9"),
     "no classes": ({}, ("increment=0",), "increment must be a whole number of at least 1, got 0"),
     "dataset": ({"dataset": "folder"}, (), "unknown dataset 'folder'"),
-    "data": ({}, ("data.nmax=3",), r"unknown setting 'data\.nmax': did you mean 'data\.n_max'"),
+    "data": ({}, ("data.nmax=3",), r"unknown setting of .* 'data\.nmax': did you mean 'data\.n_max'"),
     "no dataset": ({"dataset": None}, (), r"data\.n_max needs one of our datasets"),
     "device": ({"device": "gpu"}, (), "device must be cpu or GPU numbers such as 0 or 0,1, got 'gpu'"),
-    "classifier": ({"classifier": "nm"}, (), "unknown classifier 'nm'"),
     "weights": ({"weights": "nowhere.pth"}, (), "weights file nowhere.pth does not exist"),
-    "vit": ({"weights": "random"}, ("vit.deep=2",), r"unknown setting 'vit\.deep': did you mean"),
-    "vit value": (
-        {"weights": "random"},
-        ("vit.depth=0",),
-        r"vit\.depth must be a whole number from 1 to 100, or null, got 0",
-    ),
-    "vit weights": ({}, ("vit.depth=2",), "needs weights of that shape"),
 }
 
 
@@ -116,26 +132,27 @@ def test_wrong_input_raises_user_error(name, pilot, images):
 
 
 def test_class_with_one_image_is_refused_by_covariance_learners(pilot, images, monkeypatch):
-    learner = replace(LAMDA_PILOT.learners["l2p"], title="SLCA", least=3)
-    monkeypatch.setitem(LAMDA_PILOT.learners, "l2p", learner)
+    learner = replace(LEARNERS["l2p"], title="SLCA", least=3)
+    monkeypatch.setitem(LEARNERS, "l2p", learner)
     with pytest.raises(UserError, match=r"SLCA takes a covariance of every class, .* set data\.n_min=3"):
         plan(pilot, images)
-    monkeypatch.setitem(LAMDA_PILOT.learners, "l2p", replace(learner, least=2))
+    monkeypatch.setitem(LEARNERS, "l2p", replace(learner, least=2))
     assert plan(pilot, images)
 
 
-def test_pycil_has_no_vit(pycil, images, tmp_path):
-    (tmp_path / "vit.pth").touch()
-    for settings, weights in ((("vit.depth=2",), "random"), ((), str(tmp_path / "vit.pth"))):
-        with pytest.raises(UserError, match="PyCIL's"):
-            plan(pycil, images, *settings, config="exps/replay.json", weights=weights)
-    with pytest.raises(UserError, match="epochs must be a number, got 'ten'"):
-        plan(pycil, images, "epochs=ten", config="exps/replay.json")
+def test_directory_that_is_no_checkout_is_refused(images, tmp_path):
+    with pytest.raises(UserError, match=r"is not a checkout of LAMDA-PILOT: it needs trainer\.py and backbone/"):
+        plan(tmp_path, images)
+    with pytest.raises(UserError, match="does not exist"):
+        plan(tmp_path / "nowhere", images)
 
 
 def test_config_without_a_seed_or_a_name_is_refused(pilot, images, tmp_path):
     config = json.loads((pilot / "exps/l2p.json").read_text())
-    for change, message in (({"seed": []}, "has no seed; give one with --seed"), ({"model_name": 3}, "is no name")):
+    for change, message in (
+        ({"seed": []}, "has no seed; give one with --seed"),
+        ({"model_name": 3}, "unknown learner of LAMDA-PILOT"),
+    ):
         (tmp_path / "mine.json").write_text(json.dumps(config | change))
         with pytest.raises(UserError, match=message):
             plan(pilot, images, config=str(tmp_path / "mine.json"), seeds=())

@@ -13,7 +13,7 @@ from helpers.cli import ROOT
         (("--env",), "--env needs a directory"),
         (("--venv", "x"), "unknown option '--venv'"),
         (("a", "b"), "one checkout at a time, got 'a' and 'b'"),
-        (("nowhere",), "'nowhere' is not a checkout of LAMDA-PILOT or PyCIL"),
+        (("nowhere",), "'nowhere' is not a checkout of LAMDA-PILOT"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(arguments, message, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_lt.errors import UserError
 from pilot_tal.losses import LOSSES, build_loss
-from pilot_tal.upstream.sites import COLUMNS, LAMDA_PILOT, PYCIL, LearnerSites, Site
+from pilot_tal.upstream.checkout import LEARNERS, Site
 from pilot_tal.upstream.swap import Patches, Supervision, swap
 
 SOURCE = """
@@ -80,11 +80,13 @@ def learner_at(task: int, known: int, total: int, labels, batches: int = 2) -> S
     return SimpleNamespace(_cur_task=task, _known_classes=known, _total_classes=total, train_loader=loader)
 
 
+COLUMNS = ("masked", "task")
+
+
 def supervise(name, columns: str, learner, **options):
     steps = []
     criterion = build_loss(name, **options) if isinstance(name, str) else name
-    sites = LearnerSites("models/x.py", "X", (), columns)
-    made = Supervision(criterion, sites, lambda task: 5 + task, lambda *step: steps.append(step))
+    made = Supervision(criterion, columns == "masked", lambda task: 5 + task, lambda *step: steps.append(step))
     made.learner, made.num_tasks = learner, 3
     return made, steps
 
@@ -134,53 +136,34 @@ def test_tal_is_reset_in_every_task_without_replay():
     assert [epoch for epoch, _ in steps] == [0, 0, 1, 1, 0]
 
 
-def test_tal_keeps_its_state_and_grows_with_replay():
-    supervision, _ = supervise("tal", "seen", learner_at(0, 0, 3, [0, 1, 2]))
-    for _ in range(4):
-        supervision(torch.randn(2, 3), torch.tensor([0, 1]))
-    before, alpha = supervision.criterion.Q.clone(), supervision.criterion.alpha
-    supervision.learner = learner_at(1, 3, 5, [0, 1, 2, 3, 4])
-    # One step later the old classes have lost what one step costs, and no more.
-    supervision(torch.randn(2, 5), torch.tensor([3, 4]))
-    tal = supervision.criterion
-    assert tal.num_classes == 5 and tal.updates == 5
-    assert tal.alpha > alpha  # calibrated for more classes
-    old = tal.Q[:3]
-    assert (old <= before).all() and torch.allclose(old, before, rtol=0.02)
-    assert (tal.Q[3:] > 0).all()
-
-
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_every_loss_goes_through_two_tasks(columns, name):
     supervision, steps = supervise(name, columns, learner_at(0, 0, 3, [0, 1, 2]))
     for task, (known, total) in enumerate(((0, 3), (3, 5))):
-        first = 0 if columns == "seen" else known
-        supervision.learner = learner_at(task, known, total, range(first, total))
+        supervision.learner = learner_at(task, known, total, range(known, total))
         for _ in range(4):
             logits = torch.randn(4, total, requires_grad=True)
-            labels = torch.randint(first, total, (4,))
+            labels = torch.randint(known, total, (4,))
             given = {"masked": (masked(logits, known), labels), "task": (logits[:, known:], labels - known)}
-            supervision(*given.get(columns, (logits, labels))).backward()
+            supervision(*given[columns]).backward()
             assert logits.grad.isfinite().all()
     assert len(steps) == 8 and all(loss.isfinite() for _, loss in steps)
 
 
-@pytest.mark.parametrize("columns", ["task", "seen"])
-def test_memory_epochs_follow_the_steps_of_each_task(columns):
-    supervision, _ = supervise("tal", columns, learner_at(0, 0, 3, [0, 1, 2], batches=4), lam="auto")
+def test_memory_epochs_follow_the_steps_of_each_task():
+    supervision, _ = supervise("tal", "task", learner_at(0, 0, 3, [0, 1, 2], batches=4), lam="auto")
     supervision(torch.randn(2, 3), torch.tensor([0, 1]))
     assert supervision.criterion.lam == pytest.approx(1 - 1 / (2 * 4))
-    replayed = columns == "seen"
-    supervision.learner = learner_at(1, 3, 5, [0, 1, 2, 3, 4] if replayed else [3, 4], batches=9)
-    supervision(torch.randn(2, 5 if replayed else 2), torch.tensor([0, 1]))
+    supervision.learner = learner_at(1, 3, 5, [3, 4], batches=9)
+    supervision(torch.randn(2, 2), torch.tensor([0, 1]))
     assert supervision.criterion.lam == pytest.approx(1 - 1 / (2 * 9))
 
 
-def test_prior_counts_new_images_and_exemplars_together():
-    supervision, _ = supervise("balanced_softmax", "seen", learner_at(1, 2, 4, [0, 1, 1, 2, 2, 2, 3]))
-    logits, targets = torch.randn(3, 4), torch.tensor([0, 2, 3])
-    prior = torch.tensor([1.0, 2.0, 3.0, 1.0]).log()
+def test_prior_counts_the_training_images_of_the_task():
+    supervision, _ = supervise("balanced_softmax", "task", learner_at(1, 2, 4, [2, 2, 2, 3]))
+    logits, targets = torch.randn(3, 2), torch.tensor([0, 0, 1])
+    prior = torch.tensor([3.0, 1.0]).log()
     torch.testing.assert_close(supervision(logits, targets), F.cross_entropy(logits + prior, targets))
 
 
@@ -188,14 +171,11 @@ def test_prior_counts_new_images_and_exemplars_together():
 def test_loss_gets_the_same_input_as_from_our_engine(columns):
     """Whatever the learner gives its cross-entropy, the loss gets the columns and labels of its own classes."""
     logits, targets = torch.randn(4, 5), torch.tensor([3, 4, 4, 3])
-    given = {"masked": (masked(logits, 3), targets), "task": (logits[:, 3:], targets - 3), "seen": (logits, targets)}
-    labels = [3, 4, 4, 3] if columns != "seen" else [0, 1, 2, 3, 4, 4, 3]
+    given = {"masked": (masked(logits, 3), targets), "task": (logits[:, 3:], targets - 3)}
     spy = Spy()
-    supervise(spy, columns, learner_at(1, 3, 5, labels))[0](*given[columns])
-    expected = (logits, targets) if columns == "seen" else (logits[:, 3:], targets - 3)
-    assert all(torch.equal(one, other) for one, other in zip(spy.got, expected, strict=True))
-    counts = (1, 1, 1, 2, 2) if columns == "seen" else (2, 2)
-    assert (spy.task.first, spy.task.stop, spy.task.counts) == (0 if columns == "seen" else 3, 5, counts)
+    supervise(spy, columns, learner_at(1, 3, 5, [3, 4, 4, 3]))[0](*given[columns])
+    assert all(torch.equal(one, other) for one, other in zip(spy.got, (logits[:, 3:], targets - 3), strict=True))
+    assert (spy.task.first, spy.task.stop, spy.task.counts) == (3, 5, (2, 2))
 
 
 class Spy(torch.nn.Module):
@@ -229,11 +209,8 @@ def test_loss_gets_epochs_and_steps():
     assert spy.epochs == [(0, 0, 5), (0, 1, 5), (0, 2, 5), (1, 0, 6)]
 
 
-def test_every_learner_declares_columns_and_epochs():
-    for toolbox in (LAMDA_PILOT, PYCIL):
-        for learner in toolbox.learners.values():
-            assert learner.columns in COLUMNS
-            assert bool(learner.epochs) == learner.trains
+def test_every_learner_that_trains_names_its_epochs():
+    assert all(bool(learner.epochs) == learner.trains for learner in LEARNERS.values())
 
 
 def test_logits_and_targets_of_the_learner_are_checked():
@@ -242,6 +219,6 @@ def test_logits_and_targets_of_the_learner_are_checked():
     with pytest.raises(UserError, match="no longer masks the logits of old classes"):
         supervise("ce", "masked", learner_at(1, 2, 4, [2, 3]))[0](torch.randn(1, 4), torch.tensor([2]))
     with pytest.raises(UserError, match="must give 4 logits in task 1"):
-        supervise("ce", "seen", learner_at(1, 2, 4, [2, 3, 0, 1]))[0](torch.randn(1, 5), torch.tensor([2]))
+        supervise("ce", "masked", learner_at(1, 2, 4, [2, 3]))[0](torch.randn(1, 5), torch.tensor([2]))
     with pytest.raises(UserError, match=r"training labels must lie in 2 … 3 in task 1, got 1 … 3"):
         supervise("ce", "masked", learner_at(1, 2, 4, [1, 3]))[0](torch.randn(1, 4), torch.tensor([2]))

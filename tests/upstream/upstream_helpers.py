@@ -1,31 +1,57 @@
-"""A small toolbox to drive, and the command line."""
+"""A small stand-in for LAMDA-PILOT, and the command line."""
 
 import hashlib
 import os
 import shutil
+import sys
 from pathlib import Path
 from types import ModuleType
 
-from helpers.cli import Answer, ask
+from helpers.cli import ROOT, Answer, ask
 
-from pilot_tal.upstream import workarounds
-from pilot_tal.upstream.job import Data, Job
-from pilot_tal.upstream.sites import LAMDA_PILOT, Toolbox, vit_module
+from data_lt.files import read_json
+from pilot_tal.record.run_dir import load_run
+from pilot_tal.upstream import driver, workarounds
+from pilot_tal.upstream.driver import Job
 from pilot_tal.upstream.swap import Patches
 
 HERE = Path(__file__).parent
-DATA = Data("/images", "a", "cub", ["x", "y"], [("x/1.png", 0), ("y/2.png", 1)], [("x/3.png", 0)])
+DATA = {
+    "root": "/images",
+    "class_names": ["x", "y"],
+    "train": [("x/1.png", 0), ("y/2.png", 1)],
+    "test": [("x/3.png", 0)],
+}
 DATA_SETTINGS = ("data.n_max=6", "data.n_min=2", "data.test_per_class=3")
+PYTHON = """#!{python}
+import runpy, sys
+
+sys.path.insert(0, {root!r})
+from pilot_tal.upstream import checkout
+
+checkout.check_environment = lambda: {{"torch": "any"}}
+del sys.argv[:2]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def make_standin(path: Path, kind: str) -> Path:
-    """Copies the stand-in toolbox; PyCIL's data sources are asked for by name alone."""
-    for part in ("common", kind):
-        shutil.copytree(HERE / "standin" / part, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    if kind == "pycil":
-        edit(path / "utils/data_manager.py", "(dataset_name, args):", "(dataset_name):")
-        edit(path / "utils/data_manager.py", "(dataset_name, self.args)", "(dataset_name)")
+def make_standin(path: Path) -> Path:
+    """Copies the stand-in."""
+    return shutil.copytree(HERE / "standin", path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def make_python(path: Path) -> Path:
+    """An interpreter for the stand-in, which needs none of LAMDA-PILOT's packages."""
+    path.write_text(PYTHON.format(python=sys.executable, root=str(ROOT)))
+    path.chmod(0o755)
     return path
+
+
+def run_job(job: Job):
+    """Runs a job in this process."""
+    job.write()
+    driver.run(Job(**read_json(job.file)), {"torch": "any"})
+    return load_run(job.run_dir)
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -51,18 +77,14 @@ def run_command(*arguments: object, cwd: Path) -> Answer:
         os.chdir(before)
 
 
-def context(toolbox: Toolbox, method: str, kind: type = object, on_cpu=True, args=None, **job) -> workarounds.Context:
+def context(method: str, kind: type = object, on_cpu=True, args=None, **job) -> workarounds.Context:
     """A context with empty modules; `kind` is the class of the learner."""
-    vit = {"backbone_type": f"vit_base_patch16_224_{method}"} if toolbox is LAMDA_PILOT else {}
-    args = {"init_cls": 10, **vit, **(args or {})}
-    job = {"workers": 0, "data": DATA, **job}
-    made = Job("repo", "run", args, {"method": {"name": method}, "loss": {"name": "ce"}, "seed": 1}, **job)
-    learner = toolbox.learners[method]
-    names = ("models.base", "utils.data_manager", learner.module, vit_module(args.get("backbone_type", "")))
-    modules = {name: ModuleType(name) for name in names}
-    setattr(modules[learner.module], learner.cls, kind)
-    return workarounds.Context(made, learner, Patches(), modules, on_cpu)
+    args = {"init_cls": 10, "tuned_epoch": 5, "dataset": "a", **(args or {})}
+    made = Job("repo", "run", args, {"method": {"name": method}}, **{"workers": 0, **job})
+    own = ModuleType("own")
+    own.Learner = kind
+    return workarounds.Context(made, Patches(), own, ModuleType("manager"), on_cpu)
 
 
 def needed(made: workarounds.Context) -> set[str]:
-    return {name for name, (test, _) in workarounds.WORKAROUNDS.items() if test(made)}
+    return {function.__name__ for function in workarounds.needed_workarounds(made)}

@@ -32,20 +32,13 @@ class DataManager:
         self._train_targets = np.array([place[int(y)] for y in idata.train_targets])
         self._test_targets = np.array([place[int(y)] for y in idata.test_targets])
         self.use_path = idata.use_path
-        self.steps = {"train": idata.train_trsf + idata.common_trsf, "test": idata.test_trsf + idata.common_trsf}
+        self.steps = {"train": [*idata.train_trsf, *idata.common_trsf], "test": [*idata.test_trsf, *idata.common_trsf]}
 
-    def get_dataset(self, labels, split, memory=None):
+    def get_dataset(self, labels, split):
         data = self._train_data if split == "train" else self._test_data
         targets = self._train_targets if split == "train" else self._test_targets
         places = np.concatenate([np.flatnonzero(targets == label) for label in labels])
-        images, chosen = data[places], targets[places]
-        if memory is not None:
-            images, chosen = np.concatenate([images, memory[0]]), np.concatenate([chosen, memory[1]])
-        return Pictures(images, chosen, transforms.Compose(self.steps[split]), self.use_path)
-
-    def get_dataset_with_split(self, indices, source, mode, appendent=None, val_samples_per_class=0):
-        self.spared = val_samples_per_class
-        return self.get_dataset(indices, source, appendent)
+        return Pictures(data[places], targets[places], transforms.Compose(self.steps[split]), self.use_path)
 
 
 class Pictures(Dataset):
@@ -84,6 +77,6 @@ class Own(Plain):
 def _get_idata(dataset_name, args):
     if dataset_name == "own":
         return Own()
-    if dataset_name not in ("cub", "imagenetr", "cifar100"):
+    if dataset_name not in ("cub", "imagenetr"):
         raise NotImplementedError(dataset_name)
     return Plain()

@@ -1,1 +1,0 @@
-"""Marks the stand-in as a toolbox of convolutional networks."""
