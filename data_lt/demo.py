@@ -17,15 +17,12 @@ from data_lt.errors import UserError
 from data_lt.files import progress, read_json, staged_folder, write_json
 from data_lt.split import pareto_counts
 
-VERSION = 2  # of the pictures: raised whenever another picture would come out
-DEMO_SEED = 1993
+VERSION, DEMO_SEED = 2, 1993  # the version is raised whenever another picture would come out
 N_MAX, N_MIN, TEST_PER_CLASS = 100, 5, 20
 FOLDER = "demo_lt"
 
 # In every font of both groups, and no two alike: no O beside 0 and Θ, no I beside l and 1, one case of K.
-CHARACTERS = "".join(
-    sorted("ABEGHKMQRSTX" + "abdefgmrty" + "2347" + "ΓΔΘΞΠΣΦΨΩδλξω" + "БДЖИЦЩЭЮЯ" + "&?")  # code point order
-)
+CHARACTERS = "".join(sorted("ABEGHKMQRSTXabdefgmrty2347ΓΔΘΞΠΣΦΨΩδλξωБДЖИЦЩЭЮЯ&?"))  # by code point
 TRAIN_FONTS = tuple(
     f"DejaVu{family}{style}"
     for family, slanted in (("Sans", "Oblique"), ("SansMono", "Oblique"), ("Serif", "Italic"))
@@ -42,8 +39,8 @@ def class_name(char: str) -> str:
     """A folder name that any file system keeps apart from the others, even one that ignores case."""
     if char.isascii() and char.isalnum():
         return f"U{ord(char):04X}_{char}"
-    words = [word for word in unicodedata.name(char).split() if word not in ("CAPITAL", "SMALL", "LETTER")]
-    return f"U{ord(char):04X}_{'_'.join(word.title() if char.isupper() else word.lower() for word in words)}"
+    words = "_".join(word for word in unicodedata.name(char).split() if word not in ("CAPITAL", "SMALL", "LETTER"))
+    return f"U{ord(char):04X}_{words.title() if char.isupper() else words.lower()}"
 
 
 def demo_counts() -> dict[str, int]:
@@ -86,8 +83,7 @@ def build_demo(root: str | Path) -> Path:
         except (UserError, AttributeError):
             ours = False
         if not ours:
-            remedy = "remove the folder, or give another data root"
-            raise UserError(f"{folder} holds other images than the demo's: {remedy}")
+            raise UserError(f"{folder} holds other images than the demo's: remove the folder or give another data root")
         if all((folder / path).exists() for path in jobs):
             return folder
     pixels = hashlib.sha256()

@@ -76,9 +76,8 @@ def extract(archive: Path, target: Path, folder: str) -> Path:
                 path = PureWindowsPath(member.name)  # which splits at / and \
                 outside = path.anchor or ".." in path.parts or len(path.parts) > DEEPEST
                 if outside or not (member.isfile() or member.isdir()):
-                    name = f"its member {member.name[:100]!r}"
                     problem = "is a link, leaves the folder or is nested too deeply"
-                    raise UserError(f"{archive} is not safe: {name} {problem}")
+                    raise UserError(f"{archive} is not safe: its member {member.name[:100]!r} {problem}")
                 if len(path.parts) > 1 and path.parts[0] == folder:
                     member.name = "/".join(path.parts[1:])
                     tar.extract(member, staging, set_attrs=False, **safe)
@@ -96,17 +95,14 @@ def write_cifar100(card: DatasetCard, data_root: Path) -> None:
     if folder.exists() or not archive.exists():
         return
     check_archive(archive, card)
-    parts = read_cifar100(archive)
-    number, total = 0, sum(len(labels) for _, labels in parts.values())
-    with staged_folder(folder) as temporary, progress(f"writing the images of {archive.name}", total) as bar:
-        for part, (pixels, labels) in parts.items():
-            for name in card.class_names:
-                (temporary / part / name).mkdir(parents=True)
-            for picture, label in zip(pixels, labels, strict=True):
-                path = temporary / part / card.class_names[label] / f"{number:05d}.png"  # numbered over both parts
-                Image.fromarray(picture).save(path, compress_level=1)
-                number += 1
-                bar.update(1)
+    parts = read_cifar100(archive).items()
+    images = [(part, *image) for part, (pixels, labels) in parts for image in zip(pixels, labels, strict=True)]
+    with staged_folder(folder) as temporary, progress(f"writing the images of {archive.name}", len(images)) as bar:
+        for number, (part, picture, label) in enumerate(images):  # numbered over both parts
+            path = temporary / part / card.class_names[label] / f"{number:05d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(path, compress_level=1)
+            bar.update(1)
 
 
 def read_cifar100(archive: Path) -> dict[str, tuple[np.ndarray, list[int]]]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-_PROGRAM, _MODULE = "pilot-tal", "pilot_tal"
 _MOST_LISTED = 20
 
 Entry = TypeVar("Entry")
@@ -80,13 +79,11 @@ class Registry(dict[str, Entry]):
 def command(*arguments: object) -> str:
     """A command line of ours as this user can type it: the program is named as it was called."""
     called = Path(sys.argv[0] if sys.argv else "")
-    if called.stem == _PROGRAM:
-        words = [_typed(called)]
-    elif called.name == "__main__.py" and called.parent.name == _MODULE:
-        words = [_typed(Path(sys.executable)), "-m", _MODULE]
+    if called.name == "__main__.py" and called.parent.name == "pilot_tal":
+        words = [_typed(Path(sys.executable)), "-m", "pilot_tal"]
     else:  # called from Python: the program is beside its interpreter, if it is installed
-        beside = Path(sys.executable).with_name(_PROGRAM)
-        words = [_typed(beside) if beside.exists() else _PROGRAM]
+        program = called if called.stem == "pilot-tal" else Path(sys.executable).with_name("pilot-tal")
+        words = [_typed(program) if program.exists() else "pilot-tal"]
     return shlex.join([*words, *map(str, arguments)])
 
 

@@ -7,10 +7,10 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +20,6 @@ from tqdm import tqdm
 
 from data_lt.errors import UserError
 
-MOST_BYTES = 1 << 30  # of a file that is read whole into memory
-_PIECE = 1 << 24  # bytes read at a time
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes; Linux takes 4,095 in a path, and we append names
 _LEFT = 24 * 3600.0  # seconds after which a staging folder is one that a killed process has left
 _GUARD = "'"
@@ -63,26 +61,18 @@ def atomic_path(path: str | Path, check: Callable[[], None] | None = None) -> It
     """Yields a temporary path that replaces `path` on success and is removed on failure.
 
     Readers see the old file or the new one, never a part, also after a power cut: the file is synced before the
-    rename, and its directory after it.
-
-    Args:
-        path: The file to write; missing parent directories are created.
-        check: Called first, and again immediately before the rename; raises to keep the old file.
-
-    Raises:
-        UserError: the disk is full or the directory cannot be written; the old file is untouched.
+    rename, and its directory after it. `check` is called first and immediately before the rename; it raises to keep the
+    old file. A full disk or a directory that cannot be written raises a `UserError`.
     """
     path = Path(path)
     if check is not None:
         check()
     with os_errors(f"cannot write {path}"):
         make_folder(path.parent)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", suffix=".tmp", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
+        temporary.touch(exist_ok=False)
         try:
             yield temporary
-            temporary.chmod(0o666 & ~_umask())  # mkstemp makes files private; results are to be shared
             sync(temporary)
             if check is not None:
                 check()
@@ -129,10 +119,10 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):  # another process has just finished
                 if left.is_dir() and left.stat().st_mtime < time.time() - _LEFT:
                     shutil.rmtree(left, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=beside))
+        temporary = beside / f"{prefix}{secrets.token_hex(4)}.tmp"
+        temporary.mkdir()
         try:
             yield temporary
-            temporary.chmod(0o777 & ~_umask())  # mkdtemp makes folders private
             _move(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -149,12 +139,6 @@ def _move(source: Path, target: Path) -> None:
             _move(entry, target / entry.name)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def write_text(path: str | Path, text: str, check: Callable[[], None] | None = None) -> None:
     """Writes `text` as UTF-8 with plain newlines, whole or not at all (see `atomic_path`)."""
     with atomic_path(path, check) as temporary:
@@ -167,24 +151,30 @@ def write_json(path: str | Path, value: Any, check: Callable[[], None] | None = 
 
 
 def open_to_append(path: str | Path) -> TextIO:
-    """Open a text file to append to; a FIFO without a reader raises an `OSError` instead of blocking."""
-
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NONBLOCK, 0o666)
-
-    return open(path, "a", encoding="utf-8", errors="backslashreplace", opener=opener)
+    """Opens a text file to append to; a FIFO without a reader raises an `OSError` instead of blocking."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    return open(handle, "a", encoding="utf-8", errors="backslashreplace")
 
 
-def read_bytes(path: str | Path, limit: int = MOST_BYTES) -> bytes:
+def read_bytes(path: str | Path, limit: int = 1 << 30) -> bytes:
     """Reads a regular file of at most `limit` bytes; a FIFO or a device raises an `OSError` instead of blocking."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if found.st_size > limit:
-            raise OSError(errno.EFBIG, f"larger than {limit >> 20:,} MiB", str(path))
+        _check_stat(os.fstat(handle), limit)
         return file.read()
+
+
+def check_regular(path: Path, name: str, limit: int = 1 << 40) -> None:
+    """Refuses what is not a regular file of at most `limit` bytes: reading a FIFO or a device may never end."""
+    with os_errors(f"cannot read {name} {str(path)[:200]}"):
+        _check_stat(path.stat(), limit)
+
+
+def _check_stat(found: os.stat_result, limit: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    if found.st_size > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit >> 20:,} MiB")
 
 
 def read_text(path: str | Path, name: str) -> str:
@@ -206,16 +196,6 @@ def read_names(source: str | Path, what: str) -> list[str]:
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{path} has the name {twice[:60]!r} twice; each class has one line")
     return names
-
-
-def check_regular(path: Path, name: str, largest: int = 1 << 40) -> None:
-    """Refuses what is not a regular file of at most `largest` bytes: reading a FIFO or a device may never end."""
-    with os_errors(f"cannot read {name} {str(path)[:200]}"):
-        found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"cannot read {name} {path}: not a regular file")
-    if found.st_size > largest:
-        raise UserError(f"cannot read {name} {path}: larger than {largest >> 20:,} MiB")
 
 
 def read_json(path: str | Path) -> Any:
@@ -259,7 +239,7 @@ def checksum(path: str | Path, algorithm: str = "sha256") -> str:
     digest = hashlib.new(algorithm)
     try:
         with Path(path).open("rb") as file:
-            for piece in iter(lambda: file.read(_PIECE), b""):
+            for piece in iter(lambda: file.read(1 << 24), b""):
                 digest.update(piece)
     except OSError as error:  # one of reading does not name the file
         raise OSError(error.errno, error.strerror, str(path)) from error

@@ -110,13 +110,13 @@ def read_manifest(source: str | Path) -> Manifest:
         name = header["dataset"].strip()
         anew += f" with {command('build', name)}" if name in CARDS else ""
         manifest = _parse(name, header, Recipe(**{key: header[key] for key in Recipe().header}), body)
-        problem = _problem(manifest)
-        if manifest.text() != text:  # checksum and all
-            problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
-    except (ValueError, KeyError, AttributeError, TypeError):
-        problem = "its lines cannot be read"
-    if not problem:
-        return manifest
+        if manifest.text() == text:  # checksum and all
+            return manifest
+        problem = f"its entries do not match its checksum {str(header.get('checksum'))[:12]}…"
+    except ValueError as error:
+        problem = str(error)
+    except (KeyError, AttributeError, TypeError):
+        problem = "its header cannot be read"
     check = command("build", "--check", path)
     raise UserError(f"the manifest {path} was edited or damaged: {problem}; {anew}, or accept the edit with {check}")
 
@@ -152,8 +152,6 @@ def seal(source: str | Path) -> Manifest:
         manifest = _parse(name, header, Recipe("natural"), body)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    if problem := _problem(manifest):
-        raise UserError(f"{path}: {problem}")
     split, counts = manifest.split, manifest.counts
     tests = {len(files) for files in split.test.values()}
     pool = {k: max(split.pool[k], len(split.train[k]) + len(split.test[k])) for k in split.train}
@@ -188,29 +186,30 @@ def _parse(dataset: str, header: dict[str, Any], recipe: Recipe, body: str) -> M
         if kind == "class":
             name, _, size = rest.rpartition("\t") if "\t" in rest else (rest, "", "0")
             if name in split.pool or not (size.isascii() and size.isdecimal()):
-                problem = "a name that occurs once and a number, with tabs between"
-                raise ValueError(f"line {number} must be class, {problem}")
+                raise ValueError(f"line {number} must be class, a name that occurs once and a number, tabs between")
             split.pool[name] = int(size)
             sides = {"train": split.train.setdefault(name, []), "test": split.test.setdefault(name, [])}
         elif kind not in sides:
             raise ValueError(f"line {number} must be class, train or test, a tab and a name; a class comes first")
         else:
             sides[kind].append(rest)
-    return Manifest(dataset, split, header.get("paths") is True)
+    manifest = Manifest(dataset, split, header.get("paths") is True)
+    _check(manifest)
+    return manifest
 
 
-def _problem(manifest: Manifest) -> str | None:
-    """What contradicts itself in a manifest that was read from a file; None if nothing does."""
+def _check(manifest: Manifest) -> None:
+    """Raises a `ValueError` for entries that contradict each other."""
     seen: dict[tuple[str, str], str] = {}
     for label, side, name in manifest.rows():
         if not all(part not in ("", ".", "..") and part.isprintable() and "\\" not in part for part in name.split("/")):
-            return f"{name[:60]!r} cannot be the name of an image"
+            raise ValueError(f"{name[:60]!r} cannot be the name of an image")
         place = f"class {label!r} to {side}"
         if (first := seen.setdefault(("" if manifest.paths else label, name), place)) is not place:
-            return f"the image {name[:60]!r} is in {first} and in {place}"
+            raise ValueError(f"the image {name[:60]!r} is in {first} and in {place}")
     for label in manifest.class_names:
         if not label.strip() or not label.isprintable():
-            return f"{label[:60]!r} cannot be the name of a class"
+            raise ValueError(f"{label[:60]!r} cannot be the name of a class")
         if not manifest.split.train[label] or not manifest.split.test[label]:
-            return f"class {label!r} has no {'test' if manifest.split.train[label] else 'training'} images"
-    return None
+            kind = "test" if manifest.split.train[label] else "training"
+            raise ValueError(f"class {label!r} has no {kind} images")

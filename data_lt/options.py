@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from data_lt.cards import CARDS, DatasetCard
 from data_lt.errors import UserError, unknown_name
-from data_lt.split import ALL, LAWS, SHAPES, USES, Recipe
+from data_lt.split import ALL, LAWS, SHAPES, Recipe
 
 EVERY, PRESENT = ("all",), ("present",)
 PROFILE_OPTIONS = {"law", "shape", "n_max", "n_min", "rho"}
@@ -63,15 +63,12 @@ class DataOptions:
         return cls(**values)
 
     def __post_init__(self):
-        if not isinstance(self.merge, bool):
-            raise UserError(f"merge must be true or false, got {self.merge!r}")
         classes = self.classes if isinstance(self.classes, list | tuple) else (self.classes,)
         object.__setattr__(self, "classes", tuple(str(name).strip() for name in classes))
         if not all(self.classes):
             raise UserError("classes is empty; write all, present, a number, names, or a file of names")
         if self.name is not None and not re.fullmatch(r"[^\W_][\w .()+-]{0,39}", self.name):
-            allowed = "letters, digits, spaces and _ . ( ) + - (at most 40)"
-            raise UserError(f"name must be {allowed}, got {str(self.name)[:60]!r}")
+            raise UserError(f"name must be letters, digits, spaces, _ . ( ) + - (at most 40), got {self.name[:60]!r}")
         if self.train_list is None and (more := {"test_list", "class_names"} & self.given.keys()):
             raise UserError(f"{min(more)} needs train_list; give both")
         if self.merge and self.train_list is not None:
@@ -104,7 +101,7 @@ def make_recipe(card: DatasetCard, options: DataOptions | None = None, split: bo
     if split and (card.n_max is None or options.train_list is not None):
         base = replace(base, test_per_class=ALL, law=base.law if PROFILE_OPTIONS & given.keys() else "natural")
     law = given.get("law", base.law)
-    if unused := ", ".join(sorted(given.keys() & PROFILE_OPTIONS - USES.get(law, set()) - {"law"})):
+    if unused := ", ".join(sorted(given.keys() & PROFILE_OPTIONS - LAWS.get(law, set()) - {"law"})):
         raise UserError(f"law={law} does not use {unused}; leave out {unused}")
     if law == "none":  # the largest balanced set, not the card's largest class
         base = replace(base, n_max=None)

@@ -108,7 +108,5 @@ def _problem(path: Path, error: Exception) -> str:
         return "empty file" if not path.stat().st_size else f"not an image of the kinds {', '.join(FORMATS)}"
     if isinstance(error, Image.DecompressionBombError):
         return f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
-    if isinstance(error, MemoryError):
-        return "too large for this memory"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__

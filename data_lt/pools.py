@@ -20,7 +20,7 @@ from data_lt.pictures import shortened
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 TRAIN, TEST = "train", "test"
 TEST_FOLDERS = (TEST, "val", "validation")  # the first that holds class folders is taken
-Lists = tuple[dict[str, list[str]], dict[str, list[str]]]  # class → names, to train and to test on
+Names = dict[str, list[str]]  # of a class
 Seen = dict[tuple[int, int], str]  # a file, whatever links lead to it → the first path that did
 
 
@@ -28,15 +28,14 @@ Seen = dict[tuple[int, int], str]  # a file, whatever links lead to it → the f
 class Pool:
     """The images that were found: class → name → path relative to `root`, with forward slashes.
 
-    Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; the paths are
-    spelt as the disk spells them. In the training and test folders of an own dataset the same name may stand for
-    two images, so there a name is `train/name` or `test/name`, whatever the folders are called.
+    Class and file names are in Unicode's composed form (NFC), so that platforms agree on them; paths are spelt as on
+    the disk. In training and test folders of an own dataset, a name is `train/name` or `test/name`.
     """
 
     root: Path
     files: dict[str, dict[str, str]]
     parts: tuple[str, ...] = ("",)  # folders of the class folders: ("images",), ("",), or training and test folder
-    lists: Lists | None = None  # from the user's lists
+    lists: tuple[Names, Names] | None = None  # to train and to test on, from the user's lists
     remedy: str = ""  # how to get missing images, for error messages
 
     @property
@@ -51,8 +50,8 @@ def pool_from_folders(bases: Iterable[Path], known: Collection[str] | None) -> P
     `known` is None where every folder is a class. A class that is empty, a name that occurs twice, and two names for
     the same file raise a `UserError`.
     """
-    found = [(*layout, base) for base in filter(Path.is_dir, bases) for layout in _layouts(base, known)]
-    score, parts, root = max(found, key=lambda item: item[0], default=(0, (), Path()))  # the first of the fullest
+    layouts = [(*layout, base) for base in filter(Path.is_dir, bases) for layout in _layouts(base, known)]
+    score, parts, root = max(layouts, key=lambda item: item[0], default=(0, (), Path()))  # the first of the fullest
     if not score:
         return None
     pool, seen = Pool(root, {}, parts), Seen()
@@ -63,9 +62,17 @@ def pool_from_folders(bases: Iterable[Path], known: Collection[str] | None) -> P
                 continue
             _check_entry(folder)
             demo = folder.name == "demo_lt" and os.path.isfile(f"{folder.path}/info.json")  # drawn among the user's own
-            if folder.is_dir() and not (known is None and demo):
-                prefix = f"{side}/" if known is None and pool.is_split else ""
-                _add_class(pool, label, part, folder, prefix, seen)
+            if not folder.is_dir() or (known is None and demo):
+                continue
+            files = pool.files.setdefault(label, {})
+            for entry, found in _images(folder):
+                name = f"{side}/{_nfc(entry.name)}" if known is None and pool.is_split else _nfc(entry.name)
+                path = Path(entry.path).relative_to(root).as_posix()
+                if name in files:
+                    both = f"as {files[name]} and {path} below {root}"
+                    raise UserError(f"class {label!r} has the name {name!r} twice, {both}; remove one of them")
+                files[name] = path
+                check_alone(root, path, found, seen)
     if empty := [label for label, files in pool.files.items() if not files]:
         kinds = ", ".join(EXTENSIONS)
         raise UserError(f"class {empty[0]!r} is empty: its folder below {root} holds no file that ends in {kinds}")
@@ -90,25 +97,14 @@ def _layouts(base: Path, known: Collection[str] | None) -> Iterator[tuple[int, t
             yield int(all(folders) and not images), parts  # a user's own class may be called "images" or "train"
 
 
-def _add_class(pool: Pool, label: str, part: str, folder: os.DirEntry, before: str, seen: Seen) -> None:
-    """Adds the images of one class folder; a name that occurs twice is refused."""
-    files = pool.files.setdefault(label, {})
-    prefix = f"{part}/{folder.name}" if part else folder.name
+def _images(folder: os.DirEntry) -> Iterator[tuple[os.DirEntry, tuple[int, int]]]:
+    """The images of a class folder, and which file each is: a listing does not say what links lead to."""
     device = folder.stat().st_dev
     for entry in _entries(folder.path):
-        if not entry.name.lower().endswith(EXTENSIONS):
-            continue
-        _check_entry(entry)
-        if not entry.is_file():
-            continue
-        name, path = before + _nfc(entry.name), f"{prefix}/{entry.name}"
-        if name in files:
-            both = f"as {files[name]} and {path} below {pool.root}"
-            raise UserError(f"class {label!r} has the name {name!r} twice, {both}; remove one of them")
-        files[name] = path
-        # A listing gives the inodes of files, but not of what links lead to.
-        found = (file_id(entry.path) if entry.is_symlink() else None) or (device, entry.inode())
-        check_alone(pool.root, path, found, seen)
+        if entry.name.lower().endswith(EXTENSIONS):
+            _check_entry(entry)
+            if entry.is_file():
+                yield entry, (file_id(entry.path) if entry.is_symlink() else None) or (device, entry.inode())
 
 
 def check_alone(root: Path, path: str, found: tuple[int, int], seen: Seen) -> None:
@@ -145,14 +141,8 @@ def _check_entry(entry: os.DirEntry) -> None:
         raise UserError(f"{entry.path} is a link that leads nowhere or in a circle; repair or remove it")
 
 
-def official_pools(
-    card: DatasetCard, pool: Pool, merge: bool = False
-) -> tuple[dict[str, list[str]], dict[str, list[str]] | None]:
-    """The names to train on, and those to test on where folders or lists separate them.
-
-    Raises:
-        UserError: an official list is missing, or names files that are not there.
-    """
+def official_pools(card: DatasetCard, pool: Pool, merge: bool = False) -> tuple[Names, Names | None]:
+    """The names to train on, and those to test on where folders or lists separate them."""
     if pool.lists is not None:
         return pool.lists
     if pool.is_split and (card.official_split or (card.classes is None and not merge)):
@@ -169,9 +159,9 @@ def official_pools(
     return {label: list(files) for label, files in pool.files.items()}, None
 
 
-def _listed(pool: Pool, path: Path) -> dict[str, list[str]]:
+def _listed(pool: Pool, path: Path) -> Names:
     """Names by class from an official list, for the classes that are there; every listed file must be."""
-    names: dict[str, list[str]] = {label: [] for label in pool.files}
+    names: Names = {label: [] for label in pool.files}
     for line in filter(str.strip, read_text(path, "the official list").splitlines()):
         entry = line.split()[-1].removesuffix(".jpg")  # Food-101: path; CUB: id and path.jpg
         label, _, name = _nfc(f"{entry}.jpg").partition("/")
@@ -201,16 +191,10 @@ class Entry:
 def pool_from_lists(
     root: Path, train_list: str | Path, test_list: str | Path | None = None, class_names: str | Path | None = None
 ) -> Pool:
-    """The images that the lists name, with their classes and sides of the split.
+    """The images that the lists name, with their classes and sides of the split; paths are relative to `root`.
 
-    Args:
-        root: The folder that the paths are relative to.
-        train_list: The list of training images; without `test_list`, of all images, with a column `split`.
-        test_list: The list of test images.
-        class_names: A file with a class name per line, in the order of the labels 0, 1, …
-
-    Raises:
-        UserError: names the file and line of the first entry that is wrong.
+    Without `test_list`, the first list names all images and has a column `split`. `class_names` is a file with the
+    names of the labels 0, 1, …, one per line. Errors name the file and the line.
     """
     entries = _read(given_path(train_list, "train_list"), "" if test_list is None else TRAIN)
     if test_list is not None:
@@ -223,7 +207,7 @@ def pool_from_lists(
     entries = [entry for entry in entries if entry.split in (TRAIN, test)]
     labels = _classes(entries, None if class_names is None else read_names(class_names, "class_names"))
     _check_files(entries, root)
-    lists: Lists = ({}, {})
+    lists: tuple[Names, Names] = ({}, {})
     pool = Pool(root, {}, lists=lists)
     for entry, label in zip(entries, labels, strict=True):
         lists[entry.split != TRAIN].setdefault(label, []).append(entry.path)
@@ -243,8 +227,7 @@ def _read(path: Path, side: str) -> list[Entry]:
     if "path" in header:
         lines = lines[1:]
     elif separator in first and not any(name.endswith(EXTENSIONS) for name in header):
-        problem = "a table needs a column path; its columns may be path, label and split"
-        raise Entry(path, lines[0][0], side).error(problem)
+        raise Entry(path, lines[0][0], side).error("a table needs a column path; others may be label and split")
     else:
         header = []
     if not lines:
@@ -253,14 +236,11 @@ def _read(path: Path, side: str) -> list[Entry]:
         raise UserError(f"{path} has no column split; give the test images as test_list")
     if side and "split" in header:
         raise UserError(f"{path} has a column split, which is for one list of all images; leave test_list out")
-    entries = [Entry(path, number, side) for number, _ in lines]
-    for entry, (_, line) in zip(entries, lines, strict=True):
-        _fill(entry, line, header, separator)
-    return entries
+    return [_filled(Entry(path, number, side), line, header, separator) for number, line in lines]
 
 
-def _fill(entry: Entry, line: str, header: list[str], separator: str) -> None:
-    """Reads a line; without a header it is `path` or `path label`."""
+def _filled(entry: Entry, line: str, header: list[str], separator: str) -> Entry:
+    """The entry with what its line says; without a header that is `path` or `path label`."""
     if header:
         cells = [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
         if len(cells) != len(header):
@@ -279,6 +259,7 @@ def _fill(entry: Entry, line: str, header: list[str], separator: str) -> None:
         raise entry.error("has no label")
     if entry.split not in (TRAIN, *TEST_FOLDERS):
         raise entry.error(f"split must be one of {', '.join((TRAIN, *TEST_FOLDERS))}, got {entry.split[:60]!r}")
+    return entry
 
 
 def _classes(entries: list[Entry], names: list[str] | None) -> list[str]:

@@ -42,16 +42,11 @@ class LongTailedSet:
 
 
 def prepare(dataset: str, data_root: str | Path, options: DataOptions | None = None, **given: Any) -> LongTailedSet:
-    """Finds the images of a dataset below `data_root` and checks that all of them are there.
+    """Finds the images of a dataset (a name in `CARDS`) below `data_root` and checks that all of them are there.
 
     The named sets use the manifest that ships with the project unless an option asks for another split. The training
-    and test folders of an own dataset (`folder_lt`) are kept as they are, unless `merge` is true.
-
-    Args:
-        dataset: A name in `CARDS`.
-        data_root: The folder of the images or a parent of it.
-        options: The dataset's options.
-        **given: The same by name, in place of `options`.
+    and test folders of an own dataset (`folder_lt`) are kept as they are, unless `merge` is true. Options are given by
+    name, or all as `options`.
     """
     return find_set(CARDS[dataset], data_root, DataOptions.of(**given) if options is None else options)[0]
 
@@ -84,8 +79,8 @@ def find_set(card: DatasetCard, data_root: str | Path, options: DataOptions) -> 
     name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
     if not name or (options.name is None and name in CARDS):
         name, title = card.name, card.title
-    about = (manifest.class_names, manifest.checksum, manifest.header)
-    return LongTailedSet(name, title, pool.root, frame, *about, card, notes), manifest
+    facts = (frame, manifest.class_names, manifest.checksum, manifest.header, card, notes)
+    return LongTailedSet(name, title, pool.root, *facts), manifest
 
 
 def manifest_from_lists(

@@ -18,22 +18,13 @@ import numpy as np
 
 from data_lt.errors import UserError, unknown_name
 
-LAWS = {
-    "profile": "Pareto, its deterministic median-rank profile",
-    "draw": "Pareto, a seeded random draw as in Places-LT and ImageNet-LT",
-    "density": "Pareto density on a grid up to its 99 % quantile, from n_max and the shape alone",
-    "exponential": "geometric from n_max down to n_min, as in CIFAR-LT",
-    "none": "n_max images in every class",
-    "natural": "all images that are not test images",
-}
-_SIZES = {"n_max", "n_min", "rho"}
-USES = {  # the options of each law
-    "profile": {"shape", *_SIZES},
-    "draw": {"shape", *_SIZES},
-    "density": {"shape", "n_max"},
-    "exponential": _SIZES,
-    "none": {"n_max"},
-    "natural": set(),
+LAWS = {  # the imbalance profiles and the options of each
+    "profile": {"shape", "n_max", "n_min", "rho"},  # Pareto, its deterministic median-rank profile
+    "draw": {"shape", "n_max", "n_min", "rho"},  # Pareto, a seeded random draw as in Places-LT and ImageNet-LT
+    "density": {"shape", "n_max"},  # Pareto density on a grid up to its 99 % quantile
+    "exponential": {"n_max", "n_min", "rho"},  # geometric from n_max down to n_min, as in CIFAR-LT
+    "none": {"n_max"},  # n_max images in every class
+    "natural": set(),  # all images that are not test images
 }
 SHAPES = (0.1, 1000)  # below, the draw overflows; above, the profile no longer changes
 MOST_CLASSES, MOST_IMAGES, LARGEST_SEED = 10**6, 10**9, 2**32 - 1

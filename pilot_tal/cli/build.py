@@ -1,7 +1,8 @@
 """`pilot-tal build`: makes a long-tailed set from images on a disk, checks it and writes it down."""
 
-import inspect
+import contextlib
 from collections.abc import Callable
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,38 +23,32 @@ _Built = tuple[str, Manifest, str]  # name, manifest and state
 
 def _with_dataset_options(function: Callable) -> Callable:
     """Adds an option `--n-max` for every dataset option (`n_max`) to the command."""
-    signature = inspect.signature(function)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-    more = []
+    usual = signature(function)
+    parameters = {name: parameter for name, parameter in usual.parameters.items() if name != "options"}
     for name, setting in settings_of(DataOptions).items():
         if name == "manifest":  # which is what the command makes
             continue
-        flag = f"--{name.replace('_', '-')}"
-        flags = (flag, "--seed") if name == "split_seed" else (flag,)
+        flags = [f"--{name.replace('_', '-')}", *(["--seed"] if name == "split_seed" else [])]
         kind: Any = bool if setting.kind is bool else str | None
-        default = setting.default if setting.kind is bool else None
-        text = setting.rule.help[0].upper() + setting.rule.help[1:]
-        text += f" ({', '.join(setting.rule.choices)})." if setting.rule.choices else "."
+        text, choices = setting.rule.help, ", ".join(setting.rule.choices)
+        text = text[0].upper() + text[1:] + (f" ({choices})." if choices else ".")
         annotation = Annotated[kind, typer.Option(*flags, help=text, show_default=False)]
-        more.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
-    function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-    function.__annotations__ = {p.name: p.annotation for p in (*own, *more)}
+        default = False if kind is bool else None
+        parameters[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    function.__signature__ = usual.replace(parameters=[*parameters.values()])  # type: ignore[attr-defined]
+    function.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
     return function
 
 
 @_with_dataset_options
 def build(
-    datasets: Annotated[
-        list[str] | None, typer.Argument(metavar="DATASETS", help=f"One or more of {', '.join(CARDS)}.")
-    ] = None,
+    datasets: Annotated[list[str] | None, typer.Argument(metavar="DATASETS", help=f"{', '.join(CARDS)}.")] = None,
     data_root: DataRoot = "data",
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the manifests.")] = "runs/build",
     download: Annotated[bool, typer.Option("--download", help="Fetch the official archive first.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Open every image, to find broken ones.")] = False,
     shipped: Annotated[bool, typer.Option("--shipped", help="Show the shipped manifests; needs no images.")] = False,
-    check: Annotated[
-        str | None, typer.Option(help="Check a manifest that was written or edited by hand, and accept it.")
-    ] = None,
+    check: Annotated[str | None, typer.Option(help="Check a manifest that was edited by hand, and accept it.")] = None,
     plugins: Plugins = "",
     **options: Any,
 ) -> None:
@@ -64,17 +59,15 @@ def build(
 
     Example: pilot-tal build cub_lt --download
 
-    Example: pilot-tal build cub_lt imagenetr_lt food101_lt --shipped
-
     Example: pilot-tal build folder_lt --data-root my/images --n-max 200 --rho 50 --test-per-class 25
     """
     use_plugins(plugins)
     if check is not None:
         manifest = seal(check)
         echo(f"{check}: {sum(manifest.counts):,} training images; checksum {manifest.checksum[:12]}")
+    elif not datasets:
+        raise UserError(f"name a dataset: one or more of {', '.join(CARDS)}")
     if not datasets:
-        if check is None:
-            raise UserError(f"name a dataset: one or more of {', '.join(CARDS)}")
         return
     root, target, known = given_path(data_root, "--data-root"), given_path(out, "--out"), settings_of(DataOptions)
     given = {name: value for name, value in options.items() if value is not None}
@@ -87,11 +80,7 @@ def build(
     if shipped:
         _show([(card.name, read_manifest(card.name), "shipped") for card in cards])
         return
-    results = []
-    for card in cards:
-        if download:
-            _download(card, root, chosen.folder)
-        results.append(_built(card, root, chosen, verify))
+    results = [_built(card, root, chosen, download, verify) for card in cards]
     _show(results)
     with staged_folder(target) as folder:  # all or none
         for name, manifest, _ in results:
@@ -99,16 +88,16 @@ def build(
     echo("wrote " + ", ".join(str(target / f"{name}.txt") for name, _, _ in results))
 
 
-def _built(card: DatasetCard, root: Path, options: DataOptions, verify: bool) -> _Built:
+def _built(card: DatasetCard, root: Path, options: DataOptions, download: bool, verify: bool) -> _Built:
+    if download:
+        _download(card, root, options.folder)
     found, official = find_set(card, root, options)
     if verify:
         count, turned = verify_images(found.root, found.frame.path)
         echo(f"{found.name}: all {count:,} images can be read")
         if turned:
-            echo(
-                f"{found.name}: {turned:,} of them have an EXIF orientation, which runs ignore, as LAMDA-PILOT does; "
-                "rotate the files themselves if needed"
-            )
+            rotate = "which runs ignore, as LAMDA-PILOT does; rotate the files themselves if needed"
+            echo(f"{found.name}: {turned:,} of them have an EXIF orientation, {rotate}")
     if not is_shipped(card, options):
         return found.name, official, "as asked"
     rebuilt = build_manifest(card, find_pool(card, root, options), options)
@@ -127,15 +116,11 @@ def _built(card: DatasetCard, root: Path, options: DataOptions, verify: bool) ->
 def _download(card: DatasetCard, root: Path, folder: str | None) -> None:
     from data_lt.download import download
 
-    if card.url is not None and root.is_dir():
-        try:
+    if card.url is not None:
+        with contextlib.suppress(UserError):  # not here, or not all of it: that is what the download is for
             found, _ = find_set(card, root, DataOptions(folder=folder))
-        except UserError:
-            pass  # not here, or not all of it: that is what the download is for
-        else:
             echo(f"{card.title}: all images are there already, in {found.root}")
             return
-    if card.url is not None:
         echo(f"{card.title}: fetching {card.url} to {root}")
         echo(f"Licence: {card.licence}. Cite: {card.citation}")
     echo(f"{card.title}: extracted to {download(card, root)}; the archive beside it may be removed")
