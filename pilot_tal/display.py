@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from data_lt.errors import printable
-from pilot_tal.engine.progress import SECONDS_BETWEEN_LIVE, Display, Status
+from pilot_tal.engine.callbacks import SECONDS_BETWEEN_LIVE, Display, Status
 
 
 def make_display() -> Display:
@@ -35,26 +35,24 @@ class TerminalDisplay(Display):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live:
-            self._live.stop()
+        self._live.stop()
 
     def update(self, name: str, status: Status | None) -> None:
         """Shows the status of a run; None when it has ended."""
-        if status is not None:
-            self._statuses[name] = status
-        else:
+        if status is None:
             self._statuses.pop(name, None)
+        else:
+            self._statuses[name] = status
         if self.live and time.monotonic() - self._shown >= SECONDS_BETWEEN_LIVE / 2:
             self._shown = time.monotonic()
-            self.show([self._line(name, str(status)) for name, status in self._statuses.items()])
+            self._show([self._line(name, str(status)) for name, status in self._statuses.items()])
 
     def _line(self, name: str, status: str) -> str:
         """Status of a run in one line of the terminal; a label that is too long is cut, not the status."""
         left = max(10, self.console.width - len(status) - 2)
         return f"{name if len(name) <= left else name[: left - 1] + '…'}: {status}"
 
-    def show(self, lines: list[str]) -> None:
-        """Draws the lines of the runs, and the total below them."""
+    def _show(self, lines: list[str]) -> None:
         texts = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in [*lines, self.total] if line]
         self._live.update(Group(*texts), refresh=True)
 
@@ -77,10 +75,9 @@ class NotebookDisplay(TerminalDisplay):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.show([])
+        self._show([])
 
-    def show(self, lines: list[str]) -> None:
-        """Replaces the output by the total and one line per run."""
+    def _show(self, lines: list[str]) -> None:
         self._output.update({"text/plain": "\n".join([line for line in (self.total, *lines) if line])}, raw=True)
 
     def message(self, line: str, routine: bool = False) -> None:

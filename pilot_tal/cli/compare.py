@@ -1,17 +1,16 @@
 """`pilot-tal compare`: losses side by side on the same seeds, and the report."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pilot_tal.cli.shared import Dataset, DryRun, Method, Quick, Settings, echo, show_runs, stoppable
 
-if TYPE_CHECKING:
-    from pilot_tal.engine.launch import Outcome
-
+SLURM = "slurm."  # prefix of the settings for SLURM, some of which are named as settings of a run (gpus)
 Commands = Annotated[bool, typer.Option("--commands", help="Print one `pilot-tal run` for each run, and stop.")]
 Slurm = Annotated[
     bool,
@@ -45,21 +44,22 @@ def compare(
     from data_lt.errors import command
     from pilot_tal import api
     from pilot_tal.config.grid import study_config
-    from pilot_tal.engine.jobs import for_other_launcher, run_arguments
+    from pilot_tal.engine.jobs import run_arguments
+    from pilot_tal.record.run_dir import LOG
     from pilot_tal.results import print_summary
 
     given = settings or []
     for_slurm = [item.removeprefix(SLURM) for item in given if item.startswith(SLURM)]
     study = study_config(method, dataset, [item for item in given if not item.startswith(SLURM)], quick)
     if commands:
+        elsewhere = replace(study.hardware, jobs="auto", gpus=None)  # the other launcher chooses the slots
         for config in study.runs:
-            echo(command(*run_arguments(config, for_other_launcher(study.hardware), study.plugins)))
+            echo(command(*run_arguments(config, elsewhere, study.plugins)))
         return
     if slurm or for_slurm:
         from pilot_tal.engine.slurm import submit
 
-        write = partial(api.write_slurm_report, baseline=study.baseline)
-        submit(study, for_slurm, partial(_report_folder, method, dataset), write, echo, dry_run)
+        submit(study, for_slurm, partial(_report_folder, method, dataset), echo, dry_run)
         return
     if dry_run:
         show_runs(study)
@@ -72,12 +72,11 @@ def compare(
         print_summary(found)
         echo(f"report: {page}")
     if outcome.failed:
-        _name_failures(outcome)
+        echo(f"{len(outcome.failed)} of {len(outcome.jobs)} runs failed:", err=True)
+        for job in outcome.failed:
+            again = command(*run_arguments(job.config, outcome.study.hardware, study.plugins))
+            echo(f"  {job.label}: {job.failure}\n    log: {job.path / LOG}\n    again: {again}", err=True)
         raise typer.Exit(1)
-
-
-SLURM = "slurm."
-"""Prefix of the settings for SLURM, some of which are named as settings of a run (gpus)."""
 
 
 def mark_slurm(arguments: list[str]) -> list[str]:
@@ -90,19 +89,6 @@ def mark_slurm(arguments: list[str]) -> list[str]:
             argument = SLURM + argument
         marked.append(argument)
     return marked
-
-
-def _name_failures(outcome: "Outcome") -> None:
-    """Lists the failed runs with the command that repeats each."""
-    from data_lt.errors import command
-    from pilot_tal.engine.jobs import run_arguments
-    from pilot_tal.record.run_dir import LOG
-
-    study = outcome.study
-    echo(f"{len(outcome.failed)} of {len(study.runs)} runs failed:", err=True)
-    for job in outcome.failed:
-        again = command(*run_arguments(job.config, study.hardware, study.plugins))
-        echo(f"  {job.label}: {job.failure}\n    log: {job.path / LOG}\n    again: {again}", err=True)
 
 
 def _report_folder(method: str, dataset: str, paths: Sequence[Path]) -> Path:

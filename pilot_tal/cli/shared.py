@@ -61,14 +61,13 @@ def show_runs(study: "StudyConfig") -> None:
     import torch
     from rich.table import Table
 
+    from pilot_tal.engine.callbacks import duration
     from pilot_tal.engine.hardware import choose_device, find_gpus, find_threads, has_bf16
     from pilot_tal.engine.jobs import Jobs
-    from pilot_tal.engine.launch import find_slots
-    from pilot_tal.engine.probe import Pace, measure
-    from pilot_tal.engine.progress import duration
+    from pilot_tal.engine.launch import find_slots, measure
     from pilot_tal.record.run_dir import read_result
 
-    jobs, paces = Jobs(study), dict[tuple, Pace]()
+    jobs, paces = Jobs(study), dict[tuple, tuple[float, float]]()
     threads = find_threads(study)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -83,7 +82,8 @@ def show_runs(study: "StudyConfig") -> None:
             if key not in paces:
                 paces[key] = measure(trainer)
             todo.append(job)
-            seconds = paces[key].seconds(trainer, left)
+            step, image = paces[key]  # statistics and alignment at the end of a task are not measured
+            seconds = sum(step * trainer.steps(task) + image * len(trainer.test_batches(task).indices) for task in left)
             total += seconds
         steps, time = sum(map(trainer.steps, left)), duration(seconds) if left else ""
         table.add_row(str(number), f"{job.label}\n{job.path.name}", str(tasks), f"{steps:,}", f"{done}/{tasks}", time)

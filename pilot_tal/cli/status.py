@@ -60,7 +60,7 @@ def _table(states: "list[RunState]") -> "Table":
     from rich.table import Table
 
     from data_lt.errors import printable
-    from pilot_tal.engine.progress import duration
+    from pilot_tal.engine.callbacks import duration
 
     table = Table("run", "state", "where", "")
     for state in states:

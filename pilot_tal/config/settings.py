@@ -22,7 +22,7 @@ from pilot_tal.stream.batches import SAMPLERS
 from pilot_tal.stream.store import CACHE_CHOICES
 from pilot_tal.stream.transforms import TRANSFORMS
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16")
 LOGS = ("none", "tensorboard", "wandb", "trackio")
 AUTO = "auto"
 QUICK_STEPS, QUICK_TEST_IMAGES, QUICK_EPOCHS = 2, 2, 2
@@ -58,7 +58,7 @@ class RunSettings:
         "natural"
     )
     posthoc: Annotated[str, Rule("correction of the classifier at evaluation", choices=POSTHOC)] = "none"
-    precision: Annotated[str, Rule("all but fp32 want a GPU, but bf16 works anywhere", choices=PRECISIONS)] = "fp32"
+    precision: Annotated[str, Rule("arithmetic; tf32 needs a CUDA device", choices=PRECISIONS)] = "fp32"
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,8 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from data_lt.errors import UserError
-from data_lt.files import atomic_path
-from pilot_tal.record.run_dir import (
-    LOGS,
-    RECORD,
-    RESULT,
-    Labels,
-    damaged,
-    load_run,
-    read_result,
-    task_file,
-    verified_bytes,
-)
+from pilot_tal.record import run_dir
+from pilot_tal.record.run_dir import RECORD, RESULT, Labels, damaged, load_run
 from pilot_tal.record.writer import RunWriter
 
 
@@ -48,7 +38,7 @@ def save_checkpoint(writer: RunWriter, checkpoint: Checkpoint, only_last: bool =
         tensors = getattr(checkpoint, part)
         if tensors:
             with writer.new_file(_name(done, part)) as temporary:
-                _save(temporary, tensors)
+                write_tensors(temporary, tensors)
     for part in ("learner", "cache") if only_last else ("cache",):
         writer.files.pop(_name(done - 1, part), None)
 
@@ -85,18 +75,13 @@ def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
     run, checkpoint = load_run(path), load_checkpoint(path)
     if run.tasks_done and checkpoint is None:
         raise damaged(path / "checkpoint", f"it is missing, and the result has {run.tasks_done} finished tasks")
-    ours = {task_file(kind, task) for task in range(run.tasks_done) for kind in ("predictions", *LOGS)}
+    ours = {run_dir.task_file(kind, task) for task in range(run.tasks_done) for kind in ("predictions", *run_dir.LOGS)}
     writer.files = {name: seal for name, seal in run.files.items() if name in ours} | _named(path)[1]
     return checkpoint, run.labels
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors as safetensors, whole or not at all."""
-    with atomic_path(path) as temporary:
-        _save(temporary, tensors)
-
-
-def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors as safetensors; for a path that nobody reads yet."""
     try:  # safetensors needs contiguous tensors that share no memory
         save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}, path)
     except SafetensorError as error:  # raised for a full disk
@@ -111,7 +96,7 @@ def _named(path: Path) -> tuple[int, dict[str, Any]]:
     """Returns the number of tasks of the last checkpoint, and the SHA-256 of all checkpoint files."""
     if not (path / RECORD).is_file() or not (path / "checkpoint").is_dir():
         return 0, {}
-    result = read_result(path)
+    result = run_dir.read_result(path)
     done = result["tasks_done"]
     ours = {_name(task, part) for task in range(1, done + 1) for part in ("learner", "cache")}
     files = {name: seal for name, seal in result["files"].items() if name in ours}
@@ -122,6 +107,6 @@ def _named(path: Path) -> tuple[int, dict[str, Any]]:
 
 def _read(path: Path, name: str, files: dict[str, Any]) -> dict[str, Tensor]:
     try:
-        return load(verified_bytes(path, name, files))
+        return load(run_dir.verified_bytes(path, name, files))
     except SafetensorError as error:
         raise damaged(path / name, str(error)[:80]) from error

@@ -12,7 +12,7 @@ from pilot_tal.learners import LEARNERS
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_WORKERS = 8  # processes that decode images for one run
-GPU_EVAL_BATCH = 256  # images evaluated at a time on a GPU; halved where they do not fit
+GPU_EVAL_BATCH = 256  # images evaluated at a time on a GPU
 
 
 def choose_device(name: str) -> torch.device:
@@ -42,8 +42,7 @@ def cores() -> int:
 
 def can_fork() -> bool:
     """On Linux, unless CUDA is in use here or the GPUs are MIG slices, which torch counts by starting CUDA."""
-    mig = "MIG-" in os.environ.get(VISIBLE, "")
-    return sys.platform == "linux" and not mig and not torch.cuda.is_initialized()
+    return sys.platform == "linux" and "MIG-" not in os.environ.get(VISIBLE, "") and not torch.cuda.is_initialized()
 
 
 def find_threads(study: StudyConfig) -> int | None:
@@ -60,11 +59,7 @@ def find_threads(study: StudyConfig) -> int | None:
 
 
 def find_gpus(hardware: Hardware) -> list[str]:
-    """The GPUs asked for, as `CUDA_VISIBLE_DEVICES` names them; none on a CPU.
-
-    Raises:
-        UserError: one does not exist.
-    """
+    """The GPUs asked for, as `CUDA_VISIBLE_DEVICES` names them; none on a CPU."""
     if choose_device(hardware.device).type != "cuda":
         if hardware.gpus is not None:
             raise UserError(f"gpus={','.join(map(str, hardware.gpus))}: there is no CUDA device to use; leave gpus out")
@@ -73,8 +68,7 @@ def find_gpus(hardware: Hardware) -> list[str]:
     visible = visible or [str(number) for number in range(torch.cuda.device_count())]
     index = torch.device(hardware.device).index if hardware.device != AUTO else None
     wanted = hardware.gpus if hardware.gpus is not None else range(len(visible)) if index is None else [index]
-    missing = [number for number in wanted if number >= len(visible)]
-    if missing:
+    if missing := [number for number in wanted if number >= len(visible)]:
         raise UserError(f"gpus: there is no GPU {missing[0]}; this machine has {len(visible)}, numbered from 0")
     return [visible[number] for number in wanted]
 
@@ -84,27 +78,21 @@ def find_loaders(study: StudyConfig, gpus: Sequence[str]) -> int | None:
     hardware = study.hardware
     if hardware.workers is not None or not gpus:
         return hardware.workers
-    at_a_time = min(len(gpus) * hardware.jobs_per_gpu, len(study.runs))
-    if not isinstance(hardware.jobs, str):
-        at_a_time = min(at_a_time, hardware.jobs)
+    most = len(study.runs) if isinstance(hardware.jobs, str) else hardware.jobs
+    at_a_time = min(len(gpus) * hardware.jobs_per_gpu, len(study.runs), most)
     return min(MOST_WORKERS, max(1, cores() // at_a_time))
 
 
 def find_eval_batch(hardware: Hardware, config: RunConfig, device: torch.device) -> int:
-    """Images of an evaluation step: as asked for; else on CUDA `GPU_EVAL_BATCH`, elsewhere `batch_size`.
-
-    Raises:
-        UserError: the `eval_batch_size` asked for would change what is predicted.
-    """
+    """Images of an evaluation step: as asked for; else on CUDA `GPU_EVAL_BATCH`, elsewhere `batch_size`."""
     asked, own = hardware.eval_batch_size, config.method_config.batch_size
-    if LEARNERS[config.method].mixes_batch(config.method_config, config.settings.fidelity):
-        if asked not in (AUTO, own):
-            raise UserError(
-                f"eval_batch_size={asked}: what {config.method} predicts with fidelity={config.settings.fidelity} "
-                f"depends on the batch, so it is evaluated as it is trained, {own} images at a time (batch_size); "
-                "leave eval_batch_size out, or use fidelity=fixed"
-            )
-        return own
-    if isinstance(asked, str):
-        return max(own, GPU_EVAL_BATCH) if device.type == "cuda" else own
-    return asked
+    mixes = LEARNERS[config.method].mixes_batch(config.method_config, config.settings.fidelity)
+    if mixes and asked not in (AUTO, own):
+        raise UserError(
+            f"eval_batch_size={asked}: what {config.method} predicts with fidelity={config.settings.fidelity} "
+            f"depends on the batch, so it is evaluated as it is trained, {own} images at a time (batch_size); leave "
+            "eval_batch_size out, or use fidelity=fixed"
+        )
+    if not isinstance(asked, str):
+        return asked
+    return max(own, GPU_EVAL_BATCH) if device.type == "cuda" and not mixes else own

@@ -2,8 +2,8 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,45 +14,29 @@ import torch
 
 from data_lt import LongTailedSet, prepare
 from pilot_tal.backbone import FrozenBackbone
-from pilot_tal.backbone.load import Statistics, file_fingerprint, pixel_statistics, raw_pixels_note, statistics_text
-from pilot_tal.config.grid import run_config
+from pilot_tal.backbone.load import file_fingerprint, pixel_statistics, raw_pixels_note, statistics_text
 from pilot_tal.config.parse import as_typed
-from pilot_tal.config.settings import AUTO, Hardware, RunConfig, StudyConfig
+from pilot_tal.config.settings import Hardware, RunConfig, StudyConfig
 from pilot_tal.engine.hardware import choose_device
 from pilot_tal.engine.trainer import Shared, Trainer, load_shared
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
-from pilot_tal.record.run_record import (
-    NO_LOSS,
-    BackboneRecord,
-    DataRecord,
-    EngineRecord,
-    LossRecord,
-    MethodRecord,
-    RunRecord,
-    StreamRecord,
-)
+from pilot_tal.record import run_record as records
+from pilot_tal.record.run_record import NO_LOSS, RunRecord
 from pilot_tal.stream.task import ORDERS, class_order, equal_tasks, given_tasks, imbalanced_counts, incremental_tasks
 
 
 @dataclass
 class Job:
-    """One run of a study, and how far the launcher is with it; its record and path are derived once, here.
-
-    Attributes:
-        trainer: Built once, before anything starts.
-        tries: How often it was started.
-        not_before: Earliest time of its next start.
-        failure: Why it failed; empty otherwise.
-    """
+    """One run of a study, and how far the launcher is with it; its record and path are derived once, here."""
 
     label: str
     config: RunConfig
     record: RunRecord
     path: Path
-    trainer: Trainer | None = None
+    trainer: Trainer | None = None  # built once, before anything starts
     tries: int = 0
-    not_before: float = 0.0
+    not_before: float = 0.0  # time of its next start
     failure: str = ""
 
     @cached_property
@@ -71,7 +55,7 @@ class Jobs:
     """
 
     def __init__(self, study: StudyConfig, device: torch.device | None = None):
-        self.study, self._device = study, device
+        self.study, self.device = study, device or choose_device(study.hardware.device)
         self._data: dict[tuple, LongTailedSet] = {}
         self._backbones: dict[tuple, FrozenBackbone] = {}
         self._shared: WeakValueDictionary[tuple, Shared] = WeakValueDictionary()  # freed with the last trainer
@@ -94,46 +78,42 @@ class Jobs:
     def trainer(self, job: Job) -> Trainer:
         """The trainer of a job; bad settings raise here, before anything starts."""
         if job.trainer is None:
-            shared = self._share(job.config)
-            job.trainer = Trainer(job.config, self.study.hardware, shared, job.record, job.path)
+            config, hardware = job.config, self.study.hardware
+            vit = (config.settings.backbone, config.settings.weights, config.settings.img_size)
+            key = (config.dataset, config.data, vit)
+            if (shared := self._shared.get(key)) is None:
+                shared = load_shared(config, hardware, self.data(config), self.device, self._backbones.get(vit))
+                self._backbones[vit], self._shared[key] = shared.backbone, shared
+            job.trainer = Trainer(config, hardware, shared, job.record, job.path)
         return job.trainer
-
-    def _share(self, config: RunConfig) -> Shared:
-        settings, hardware = config.settings, self.study.hardware
-        vit = (settings.backbone, settings.weights, settings.img_size)
-        key = (config.dataset, config.data, vit)
-        if (shared := self._shared.get(key)) is None:
-            device = self._device or choose_device(hardware.device)
-            shared = load_shared(config, hardware, self.data(config), device, self._backbones.get(vit))
-            self._backbones[vit], self._shared[key] = shared.backbone, shared
-        return shared
 
 
 def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
     """What will be run; its name is that of the run's directory."""
-    settings, loss = config.settings, config.loss
-    title = "no loss" if loss.name == NO_LOSS else LOSSES[loss.name].title
+    settings, loss, learner = config.settings, config.loss, LEARNERS[config.method]
     statistics = pixel_statistics(settings.normalize, settings.backbone, settings.fidelity)
     names = data.class_names
     training = (data.frame["split"] == "train").to_numpy()
     counts = np.bincount(data.frame["label"].to_numpy()[training], minlength=len(names)).tolist()
     order = class_order(settings.order, config.seed, names, counts)
     sizes = _task_sizes(config, len(names))
+    quick = ["A quick run of a few steps: its numbers mean nothing."] if config.quick else []
+    raw = raw_pixels_note(statistics, settings.backbone, settings.weights, settings.fidelity)
     return RunRecord(
-        engine=EngineRecord("native", "native"),
-        method=MethodRecord(
-            config.method, LEARNERS[config.method].title, settings.fidelity, asdict(config.method_config)
+        engine=records.EngineRecord("native", "native"),
+        method=records.MethodRecord(config.method, learner.title, settings.fidelity, asdict(config.method_config)),
+        loss=records.LossRecord(
+            loss.name, "no loss" if loss.name == NO_LOSS else LOSSES[loss.name].title, dict(loss.options)
         ),
-        loss=LossRecord(loss.name, title, dict(loss.options)),
         seed=config.seed,
-        data=DataRecord(data.name, data.title, data.checksum, data.law),
-        backbone=BackboneRecord(
+        data=records.DataRecord(data.name, data.title, data.checksum, data.law),
+        backbone=records.BackboneRecord(
             settings.backbone,
             file_fingerprint(settings.weights, settings.backbone),
             settings.img_size,
             settings.precision,
         ),
-        stream=StreamRecord(
+        stream=records.StreamRecord(
             transform=settings.transform,
             normalize=statistics_text(statistics),
             order=settings.order if settings.order in ORDERS else file_fingerprint(settings.order),
@@ -147,16 +127,8 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
         posthoc=settings.posthoc,
         quick=config.quick,
         changed=dict(config.changed),
-        notes=(*_notes(config, statistics), *data.notes),
+        notes=(*quick, *([raw] if raw else []), *data.notes),
     )
-
-
-def _notes(config: RunConfig, statistics: Statistics | None) -> Iterator[str]:
-    settings = config.settings
-    if config.quick:
-        yield "A quick run of a few steps: its numbers mean nothing."
-    if raw := raw_pixels_note(statistics, settings.backbone, settings.weights, settings.fidelity):
-        yield raw
 
 
 def _task_sizes(config: RunConfig, classes: int) -> list[int]:
@@ -170,22 +142,17 @@ def _task_sizes(config: RunConfig, classes: int) -> list[int]:
 
 def labels(runs: Sequence[RunConfig], datasets: Sequence[str]) -> list[str]:
     """A unique label per run: method, dataset, loss, seed, and every setting that varies among runs alike in these."""
-    named = zip(runs, datasets, strict=True)
-    titles = [f"{run.method} {dataset} {run.loss.name} seed {run.seed}" for run, dataset in named]
-    values = [_flat(run) for run in runs]
     alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for title, own in zip(titles, values, strict=True):
-        alike[title].append(own)
-    found = []
-    for title, own in zip(titles, values, strict=True):
-        more = (f"{key}={as_typed(v)}" for key, v in own.items() if any(o[key] != v for o in alike[title]))
-        found.append(" ".join([title, *more]))
-    return found
-
-
-def _flat(config: RunConfig) -> dict[str, Any]:
-    options = {f"{config.loss.name}.{key}": value for key, value in config.loss.options.items()}
-    return {**vars(config.settings), **vars(config.data), **vars(config.method_config), **options}
+    rows = []
+    for run, dataset in zip(runs, datasets, strict=True):
+        title = f"{run.method} {dataset} {run.loss.name} seed {run.seed}"
+        options = {f"{run.loss.name}.{key}": value for key, value in run.loss.options.items()}
+        rows.append((title, {**vars(run.settings), **vars(run.data), **vars(run.method_config), **options}))
+        alike[title].append(rows[-1][1])
+    return [
+        " ".join([title, *(f"{key}={as_typed(v)}" for key, v in own.items() if any(o[key] != v for o in alike[title]))])
+        for title, own in rows
+    ]
 
 
 def run_arguments(config: RunConfig, hardware: Hardware, plugins: tuple[str, ...] = ()) -> list[str]:
@@ -197,14 +164,3 @@ def run_arguments(config: RunConfig, hardware: Hardware, plugins: tuple[str, ...
     named = [f"plugins={','.join(plugins)}"] if plugins else []
     quick = ["--quick"] if config.quick else []
     return ["run", config.method, config.dataset, *loss, f"seed={config.seed}", *items, *named, *quick]
-
-
-def from_arguments(arguments: Sequence[str]) -> StudyConfig:
-    """The study, of one run, that `run_arguments` describe."""
-    _, method, dataset, *rest = arguments
-    return run_config(method, dataset, [item for item in rest if item != "--quick"], "--quick" in rest)
-
-
-def for_other_launcher(hardware: Hardware) -> Hardware:
-    """The settings of a run whose slot another launcher chooses."""
-    return replace(hardware, jobs=AUTO, gpus=None)

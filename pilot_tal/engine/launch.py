@@ -1,32 +1,48 @@
 """Launches the runs of a study: one in this process, several in worker processes on all cores or GPUs.
 
-Where a process cannot be forked (`can_fork`), several runs are trained one after the other in this one.
+Workers are forked, so the images that this process has decoded, and the backbone, are in memory once for all. Forking
+is safe as long as this process has started neither threads of OpenMP nor CUDA, so it computes nothing. Where it cannot
+be forked (`can_fork`), several runs are trained one after the other in this one.
 """
 
+import contextlib
+import itertools
+import multiprocessing
 import os
+import signal
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
-from data_lt.errors import UserError, sentence
-from data_lt.files import os_errors
+from data_lt.errors import UserError, sentence, terminate
+from data_lt.files import open_to_append, os_errors
 from pilot_tal.config.settings import StudyConfig
-from pilot_tal.engine.callbacks import Callback
+from pilot_tal.engine.callbacks import Callback, Display, Status, StepInfo, duration
 from pilot_tal.engine.hardware import VISIBLE, can_fork, choose_device, cores, find_gpus, find_loaders, find_threads
 from pilot_tal.engine.jobs import Job, Jobs
-from pilot_tal.engine.progress import Display
+from pilot_tal.engine.loop import evaluate, sent, train_task
 from pilot_tal.engine.trainer import Trainer
-from pilot_tal.engine.workers import Workers
-from pilot_tal.record.run_dir import is_finished
+from pilot_tal.record.lock import Busy, owner_of
+from pilot_tal.record.run_dir import LOG, is_finished
 from pilot_tal.record.states import note_plan
-from pilot_tal.record.writer import clean_finished
+from pilot_tal.record.writer import clean_finished, keep_failure
 from pilot_tal.stream.store import free_memory
 
 MEMORY_SHARE = 0.4  # of the free memory for workers; decoded images may take as much
 WORKER_BYTES = 400 << 20  # of a worker beside its batches
-FLOATS_PER_TOKEN = 16  # of one block of a frozen ViT, for each number of a token
+SECONDS_TO_LOOK_AGAIN = 5.0
+SECONDS_TO_STOP = 5.0
+MOST_TRIES = 2
+PROBE_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,12 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
     on_gpu = replace(study.hardware, device="cuda", workers=find_loaders(study, gpus))
     jobs = Jobs(replace(study, hardware=on_gpu) if gpus else study)
     output, total = Path(study.hardware.output), len(jobs.all)
-    todo = [job for job in jobs.all if not _is_done(job)]
+    todo = []
+    for job in jobs.all:
+        if is_finished(job.path):
+            clean_finished(job.path)
+        else:
+            todo.append(job)
     if len(todo) < total:
         display.message(f"{total - len(todo)} of {total} runs are done already", routine=True)
     if not todo:  # finished runs are returned from a disk that cannot be written, too
@@ -73,20 +94,28 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
     check_output(output)
     if total > 1:
         note_plan(output, (job.path.name for job in jobs.all))
-    if total > 1 and can_fork():
-        _run_workers(jobs, todo, gpus, display, callbacks)
-    else:
-        if total > 1:
-            display.message("one run at a time: more need Linux and a process that has not used CUDA")
-        _run_here(jobs, todo, gpus, display, callbacks)
+    forked = total > 1 and can_fork()
+    if total > 1 and not forked:
+        display.message("one run at a time: more need Linux and a process that has not used CUDA")
+    before, visible = torch.get_num_threads(), os.environ.get(VISIBLE)
+    threads = study.hardware.threads or before
+    torch.set_num_threads(1 if forked else threads)  # a process that has started threads may not be forked
+    if gpus and not forked:
+        os.environ[VISIBLE] = gpus[0]
+    try:
+        for job in todo:  # bad settings raise before anything starts
+            jobs.trainer(job)
+        with display:
+            if forked:
+                Workers(jobs, find_slots(jobs, todo, gpus), threads, display, callbacks).work(todo)
+            else:
+                _run_here(jobs, todo, display, callbacks)
+    finally:  # the caller may be a notebook
+        torch.set_num_threads(before)
+        os.environ.pop(VISIBLE, None)
+        if visible is not None:
+            os.environ[VISIBLE] = visible
     return Outcome(study, jobs.all)
-
-
-def _is_done(job: Job) -> bool:
-    if not is_finished(job.path):
-        return False
-    clean_finished(job.path)
-    return True
 
 
 def check_output(output: Path) -> None:
@@ -97,69 +126,247 @@ def check_output(output: Path) -> None:
         raise UserError(f"cannot write to {output}: no permission")
 
 
-def _run_here(
-    jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]
-) -> None:
-    """Executes runs in this process, with all cores unless `threads` is set; the error of a single run is raised."""
-    threads, visible = torch.get_num_threads(), os.environ.get(VISIBLE)
-    if gpus:
-        os.environ[VISIBLE] = gpus[0]
-    if jobs.study.hardware.threads is not None:
-        torch.set_num_threads(jobs.study.hardware.threads)
-    try:
-        trainers = [jobs.trainer(job) for job in todo]  # bad settings raise before anything starts
-        with display:
-            for job, trainer in zip(todo, trainers, strict=True):
-                try:
-                    trainer.execute(display, job.label, callbacks)
-                except Exception as error:
-                    if len(jobs.all) == 1:
-                        raise
-                    job.failure = sentence(error)
-                    display.message(f"{job.label}: failed, {job.failure}")
-    finally:  # the caller may be a notebook
-        torch.set_num_threads(threads)
-        if gpus and visible is None:
-            del os.environ[VISIBLE]
-        elif gpus and visible is not None:
-            os.environ[VISIBLE] = visible
-
-
-def _run_workers(
-    jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str], display: Display, callbacks: Sequence[Callback]
-) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a process that has started threads may not be forked
-    try:
-        for job in todo:  # bad settings raise before anything starts
-            jobs.trainer(job)
-        slots = find_slots(jobs, todo, gpus)
-        with display:
-            Workers(jobs, slots, jobs.study.hardware.threads or threads, display, callbacks).work(todo)
-    finally:
-        torch.set_num_threads(threads)
-
-
 def find_slots(jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str]) -> list[str | None]:
     """One slot per run at a time, with its GPU or None: `jobs` of them, or as many as cores, GPUs and memory allow."""
     hardware = jobs.study.hardware
     if not can_fork():
         return [None]
     slots: list[str | None] = [gpu for _ in range(hardware.jobs_per_gpu) for gpu in gpus]
-    if isinstance(hardware.jobs, str):
-        return (slots or [None] * _fitting(jobs, todo))[: len(todo)]
-    return (slots or [None] * hardware.jobs)[: min(hardware.jobs, len(todo))]
-
-
-def _fitting(jobs: Jobs, todo: Sequence[Job]) -> int:
-    """Runs at a time without a GPU: as many as there are cores for their threads, and memory."""
-    if choose_device(jobs.study.hardware.device).type != "cpu":
-        return 1
-    fitting = int(MEMORY_SHARE * free_memory() // max(run_bytes(jobs.trainer(job)) for job in todo))
-    return max(1, min(cores() // (find_threads(jobs.study) or cores()), fitting))
+    if not isinstance(hardware.jobs, str):
+        return (slots or [None] * hardware.jobs)[: min(hardware.jobs, len(todo))]
+    if not slots and choose_device(hardware.device).type == "cpu":
+        fitting = int(MEMORY_SHARE * free_memory() // max(run_bytes(jobs.trainer(job)) for job in todo))
+        slots = [None] * min(cores() // (find_threads(jobs.study) or cores()), fitting)
+    return (slots or [None])[: len(todo)]
 
 
 def run_bytes(trainer: Trainer) -> int:
     """About what a run takes beside the images and the ViT: a training step keeps something of every block."""
     vit = trainer.shared.backbone
-    return WORKER_BYTES + 4 * FLOATS_PER_TOKEN * vit.depth * vit.tokens * vit.dim * trainer.settings.batch_size
+    return WORKER_BYTES + 64 * vit.depth * vit.tokens * vit.dim * trainer.settings.batch_size
+
+
+def measure(run: Trainer) -> tuple[float, float]:
+    """Seconds of a training step (a few of the first task, if that trains) and of an image that is evaluated."""
+    task, device, precision = run.tasks[0], run.shared.device, run.config.settings.precision
+    learner, times = run.build(), [time.perf_counter()]
+
+    def on_step(info: StepInfo) -> None:
+        float(info.loss)  # waits for the device
+        times.append(time.perf_counter())
+
+    with torch.random.fork_rng(devices=[]):
+        batches = run.train_batches(task).epochs(1, 0, run.settings.drop_last, PROBE_STEPS)
+        train_task(learner, run.criterion(), task, batches, epochs=1, config=run.settings, device=device,
+                   precision=precision, on_step=on_step)  # fmt: skip
+        times = times[1:] if len(times) > 2 else times  # without the first step, which is slower
+        few = list(itertools.islice(run.test_batches(task).in_order(), 2))
+        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in few))
+        start = time.perf_counter()
+        tested = len(evaluate(learner, few, device, precision)[0])
+        per_image = (time.perf_counter() - start) / max(1, tested)
+    return (times[-1] - times[0]) / max(1, len(times) - 1), per_image
+
+
+def _run_here(jobs: Jobs, todo: Sequence[Job], display: Display, callbacks: Sequence[Callback]) -> None:
+    """Executes runs in this process; the error of a single run is raised."""
+    for job in todo:
+        try:
+            jobs.trainer(job).execute(display, job.label, callbacks)
+        except Exception as error:
+            if len(jobs.all) == 1:
+                raise
+            job.failure = sentence(error)
+            display.message(f"{job.label}: failed, {job.failure}")
+
+
+@dataclass
+class Worker:
+    """A process and the job that it works on."""
+
+    job: Job
+    slot: str | None
+    process: BaseProcess
+    messages: Connection
+    done: float = 0.0
+    outcome: tuple[str, str] | None = None
+
+
+class Workers:
+    """Executes jobs in forked processes, one at a time in each slot, which is a GPU or None."""
+
+    def __init__(
+        self, jobs: Jobs, slots: Sequence[str | None], threads: int, display: Display, callbacks: Sequence[Callback]
+    ):
+        self.jobs, self.threads, self.display, self.callbacks = jobs, threads, display, callbacks
+        self.free, self.slots = list(slots), len(slots)
+        self.waiting: list[Job] = []
+        self.running: list[Worker] = []
+        self.ended: list[Job] = []
+        self.started = time.monotonic()
+
+    def work(self, todo: Sequence[Job]) -> None:
+        """Executes all jobs; those that failed have a `failure`. No process is left, however this ends."""
+        data = [id(self.jobs.data(job.config)) for job in todo]
+        self.waiting = [todo[n] for n in sorted(range(len(todo)), key=lambda n: data.index(data[n]))]  # by dataset
+        self.total_images = sum(job.images for job in todo)
+        try:
+            while self.waiting or self.running:
+                while self.free and (
+                    job := next((job for job in self.waiting if job.not_before <= time.monotonic()), None)
+                ):
+                    self._start(job)
+                ends = [end for worker in self.running for end in (worker.messages, worker.process.sentinel)]
+                wait(ends, timeout=0.5) if ends else time.sleep(0.5)
+                for worker in list(self.running):
+                    self._look(worker)
+        finally:  # SIGTERM first, SIGKILL soon after
+            for worker in self.running:
+                worker.process.terminate()
+            until = time.monotonic() + SECONDS_TO_STOP
+            for worker in self.running:
+                worker.process.join(max(0.0, until - time.monotonic()))
+                worker.process.kill()
+                worker.process.join()
+
+    def _start(self, job: Job) -> None:
+        self.waiting.remove(job)
+        with contextlib.suppress(UserError):  # the worker reports damage
+            if is_finished(job.path):  # by another process
+                return self._end(job)
+        trainer = self.jobs.trainer(job)
+        trainer.shared.backbone.checksum  # noqa: B018, once here instead of in every worker
+        store = trainer.shared.store
+        if store.in_memory and not job.config.quick:
+            self.display.update(job.label, Status("decoding images"))
+            # The worker reports what cannot be read.
+            with ThreadPoolExecutor(os.cpu_count()) as pool, contextlib.suppress(UserError):
+                for _ in pool.map(store.__getitem__, range(len(store.paths))):
+                    pass
+        receive, send = multiprocessing.Pipe(duplex=False)
+        slot = self.free.pop(0)
+        order = (trainer, job.label, self.callbacks, _Pipe(send, self.display.live), slot, self.threads, os.getpid())
+        process = multiprocessing.get_context("fork").Process(target=_work, args=order, daemon=False)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the worker ignores it
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        send.close()
+        job.tries += 1
+        self.running.append(Worker(job, slot, process, receive))
+        self.display.update(job.label, Status("begins"))
+
+    def _look(self, worker: Worker) -> None:
+        """Reads what a worker has sent, and settles its job if the process has ended."""
+        status, job = worker.process.exitcode, worker.job
+        with contextlib.suppress(EOFError, OSError):
+            while worker.messages.poll():
+                kind, content = worker.messages.recv()
+                if kind == "update":
+                    worker.done = content.done
+                    self.display.update(job.label, content)
+                elif kind == "message":
+                    self.display.message(*content)
+                else:
+                    worker.outcome = kind, content
+        if status is not None:
+            worker.process.join()
+            worker.messages.close()
+            self.running.remove(worker)
+            self.free.append(worker.slot)
+            self.display.update(job.label, None)
+            self._settle(job, *(worker.outcome or ("killed", _cause(status))))
+        self.display.total = self._total()
+
+    def _settle(self, job: Job, kind: str, content: str) -> None:
+        """Ends a job, or puts it back: behind the others if another process works on it, first if it was killed."""
+        if kind == "busy":
+            if not job.not_before:
+                self.display.message(f"{job.label}: {content.partition(';')[0]}; looked at again at the end")
+            job.tries, job.not_before = job.tries - 1, time.monotonic() + SECONDS_TO_LOOK_AGAIN
+            self.waiting.append(job)
+        elif kind == "killed" and job.tries < MOST_TRIES:
+            self.display.message(f"{job.label}: its process {content}; tried once more")
+            self.waiting.insert(0, job)
+        elif kind == "killed":
+            fewer = f"; try fewer runs at a time: jobs={self.slots // 2}" if self.slots > 1 else ""
+            content = f"its process {content}, {MOST_TRIES} times{fewer}"
+            with contextlib.suppress(UserError):
+                if owner_of(job.path) is None:
+                    keep_failure(job.path, content)
+            self._end(job, content)
+        else:
+            self._end(job, content)
+
+    def _end(self, job: Job, failure: str = "") -> None:
+        job.failure, job.trainer = failure, None  # frees its images
+        self.ended.append(job)
+        how = f"failed, {failure}" if failure else "done"
+        self.display.message(f"{job.label}: {how} ({self._total()})", routine=not failure)
+
+    def _total(self) -> str:
+        """How many runs are done, and the time left by the images trained on so far."""
+        failed = sum(bool(job.failure) for job in self.ended)
+        text = f"{len(self.ended) - failed} of {len(self.ended) + len(self.waiting) + len(self.running)} runs done"
+        text += f", {failed} failed" if failed else ""
+        done = sum(job.images for job in self.ended) + sum(one.job.images * one.done for one in self.running)
+        left = (time.monotonic() - self.started) * (self.total_images - done) / done if done else 0.0
+        return f"{text}, about {duration(left)} left" if left else text
+
+
+class _Pipe(Display):
+    """The display of the parent process."""
+
+    def __init__(self, messages: Connection, live: bool):
+        self.messages, self.live = messages, live
+
+    def update(self, name: str, status: Status | None) -> None:
+        self.messages.send(("update", status))
+
+    def message(self, line: str, routine: bool = False) -> None:
+        self.messages.send(("message", (line, routine)))
+
+
+def _work(trainer: Trainer, label: str, callbacks: Sequence[Callback], display: _Pipe, slot: str | None, threads: int,
+          parent: int) -> None:  # fmt: skip
+    """Executes one run in a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
+    signal.signal(signal.SIGTERM, terminate)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if slot is not None:
+        os.environ[VISIBLE] = slot
+    torch.set_num_threads(threads)
+    try:
+        with os_errors(f"cannot write {trainer.path / LOG}"):
+            trainer.path.mkdir(parents=True, exist_ok=True)
+            log = open_to_append(trainer.path / LOG)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number in (1, 2):  # what libraries print goes into the run's log
+            os.dup2(log.fileno(), number)
+        sys.stdout = sys.stderr = log
+        trainer.execute(display, label, callbacks)
+        outcome = "done", ""
+    except Busy as error:
+        outcome = "busy", str(error)
+    except Exception as error:
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        outcome = "failed", sentence(error)
+    display.messages.send(outcome)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when the one that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"exited with status {status} and no error message"
+    name = signal.Signals(-status).name
+    return f"was killed ({name}{', as a system out of memory does' if name == 'SIGKILL' else ''})"

@@ -42,7 +42,7 @@ def train_task(
         epochs: Number of epochs.
         config: Optimizer and weight decay.
         device: Where the batches go.
-        precision: Arithmetic: fp32 and bf16 on any device, tf32 and fp16 on CUDA.
+        precision: Arithmetic: fp32 and bf16 on any device, tf32 on CUDA.
         on_begin: Called when learner and loss are ready and the optimizer is not yet built.
         on_step: Called after every step.
     """
@@ -57,7 +57,6 @@ def train_task(
         return  # the learner trains nothing in this task
     optimizer = build_optimizer(groups, config)
     bases = [group["lr"] for group in optimizer.param_groups]
-    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type == "cuda")
     step = 0
     for epoch in range(epochs):
         for group, base in zip(optimizer.param_groups, bases, strict=True):
@@ -72,9 +71,8 @@ def train_task(
                 targets = y - task.first
                 loss = _checked(criterion(logits.float(), targets), criterion)
                 optimizer.zero_grad(set_to_none=True)
-                scaler.scale(loss + aux).backward()
-            scaler.step(optimizer)
-            scaler.update()
+                (loss + aux).backward()
+            optimizer.step()
             learner.after_step()
             if on_step is not None:
                 accuracy = (logits.detach().argmax(dim=1) == targets).float().mean()
@@ -83,7 +81,6 @@ def train_task(
 
 
 def _checked(loss: Any, criterion: TaskLoss) -> Tensor:
-    """A loss must be a scalar tensor with a gradient."""
     if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
         return loss
     got = type(loss).__name__
@@ -117,28 +114,15 @@ def evaluate(
     true, predicted = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long, device=device)]
     for x, y, ids in batches:
         with tensor_cores(device, precision), autocast(device, precision):
-            scores = _scores(learner, x.to(device, non_blocking=True), ids, picks)
+            scores = learner.scores(x.to(device, non_blocking=True), ids)
+        if picks is not None and learner.picked is not None:
+            picks.append(learner.picked.expand(len(x), -1))
         true.append(y.cpu())
         non_finite |= ~scores.isfinite().all()
         predicted.append(scores.argmax(dim=1))
     if bool(non_finite):
         raise UserError(f"the scores of the classes became NaN or infinite; {DIVERGED}")
     return torch.cat(true), torch.cat(predicted).cpu()
-
-
-def _scores(learner: Learner, x: Tensor, ids: Tensor | None, picks: list[Tensor] | None) -> Tensor:
-    """Scores of a batch; of its halves, if the device has no memory for the whole and the batch does not matter."""
-    try:
-        scores = learner.scores(x, ids)
-        if picks is not None and learner.picked is not None:
-            picks.append(learner.picked.expand(len(x), -1))
-        return scores
-    except torch.OutOfMemoryError:
-        if len(x) < 2 or learner.mixes_batch(learner.config, learner.fidelity):
-            raise
-    half = len(x) // 2  # outside of the handler, which still holds what had been computed
-    parts = (slice(half), slice(half, None))
-    return torch.cat([_scores(learner, x[part], None if ids is None else ids[part], picks) for part in parts])
 
 
 def sent(device: torch.device, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,7 +142,7 @@ def check_precision(precision: str, device: torch.device) -> None:
     """Refuses an unknown name of an arithmetic, and one that the device does not have."""
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    if precision in ("tf32", "fp16") and device.type != "cuda":
+    if precision == "tf32" and device.type != "cuda":
         raise UserError(
             f"precision={precision} needs a CUDA device, and this run is on {device}; use fp32 or bf16, "
             "or on SLURM ask for a GPU with --slurm gpus=1"
@@ -166,20 +150,19 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Half-precision forward passes (bf16, fp16)."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    return torch.autocast(device.type, dtype, enabled=dtype is not None)
+    """Forward passes in bf16 with that precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 @contextlib.contextmanager
 def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
     """TF32 on CUDA for every precision but fp32, which has none; forward and backward. No effect elsewhere."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    flags = (torch.backends.cuda.matmul, torch.backends.cudnn) if device.type == "cuda" else ()
+    before = [flag.allow_tf32 for flag in flags]
+    for flag in flags:
+        flag.allow_tf32 = precision != "fp32"
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        for flag, value in zip(flags, before, strict=True):
+            flag.allow_tf32 = value

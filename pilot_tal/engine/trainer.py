@@ -13,12 +13,11 @@ from data_lt.errors import UserError
 from pilot_tal.backbone import FrozenBackbone
 from pilot_tal.backbone.load import given_statistics, load_backbone
 from pilot_tal.config.settings import QUICK_STEPS, QUICK_TEST_IMAGES, Hardware, RunConfig
-from pilot_tal.engine.callbacks import Callback, StepInfo, TaskResult
+from pilot_tal.engine.callbacks import Callback, Display, Progress, Status, StepInfo, TaskResult
 from pilot_tal.engine.checkpoint import Checkpoint, resume, save_checkpoint
 from pilot_tal.engine.hardware import MOST_WORKERS, cores, find_eval_batch
-from pilot_tal.engine.loggers import check_log, make_loggers
+from pilot_tal.engine.loggers import make_loggers
 from pilot_tal.engine.loop import DIVERGED, check_precision, evaluate, sent, tensor_cores, train_task
-from pilot_tal.engine.progress import Display, Progress, Status
 from pilot_tal.learners import LEARNERS, Learner, build_learner
 from pilot_tal.learners.posthoc import build_posthoc
 from pilot_tal.losses import TaskLoss, build_loss
@@ -44,17 +43,9 @@ class Shared:
     workers: int
 
 
-def load_shared(
-    config: RunConfig,
-    hardware: Hardware,
-    data: LongTailedSet,
-    device: torch.device,
-    backbone: FrozenBackbone | None = None,
-) -> Shared:
-    """Loads the frozen backbone, unless it is given, into the host's memory.
-
-    Nothing here touches a GPU: a process that has done so may not be forked.
-    """
+def load_shared(config: RunConfig, hardware: Hardware, data: LongTailedSet, device: torch.device,
+                backbone: FrozenBackbone | None = None) -> Shared:  # fmt: skip
+    """Loads the frozen backbone, unless it is given, into the host's memory; a process that uses a GPU cannot fork."""
     settings = config.settings
     backbone = backbone or load_backbone(settings.backbone, settings.weights, settings.img_size)
     store = ImageStore(data.root, data.frame["path"].tolist(), hardware.cache)
@@ -65,44 +56,31 @@ def load_shared(
 
 
 class Trainer:
-    """Executes one run, on the images and the ViT that it shares with others.
-
-    Args:
-        config: What is run.
-        hardware: Where.
-        shared: Images, backbone and device.
-        record: Everything that shapes the result.
-        path: The run directory.
-    """
+    """Executes one run in its directory, on the images and the ViT that it shares with others."""
 
     def __init__(self, config: RunConfig, hardware: Hardware, shared: Shared, record: RunRecord, path: Path):
         self.config, self.hardware, self.shared = config, hardware, shared
         self.settings = config.method_config
         check_precision(config.settings.precision, shared.device)
         self.eval_batch_size = find_eval_batch(hardware, config, shared.device)
-        check_log(hardware.log)
+        self.loggers = make_loggers(hardware.log)
         self.record, self.path = record, path
         self.names = shared.store.paths
         self.limit = QUICK_STEPS if config.quick else None
-        size = shared.backbone.img_size[0]
-        settings = config.settings
-        statistics = given_statistics(self.record.stream.normalize)
-        self.train_transform, self.test_transform = build_transforms(settings.transform, size, statistics)
-        self._sort_images()
+        size, statistics = shared.backbone.img_size[0], given_statistics(record.stream.normalize)
+        self.train_transform, self.test_transform = build_transforms(config.settings.transform, size, statistics)
+        # Images by new label, within a class in the order of the list: as LAMDA-PILOT serves its test images.
+        frame, counts = shared.data.frame, record.stream.train_counts
+        labels = np.argsort(record.stream.class_order)[frame["label"].to_numpy()]
+        training = (frame["split"] == "train").to_numpy()
+        own = [np.flatnonzero(training & (labels == label)).tolist() for label in range(len(counts))]
+        self.train = [_some(images, count, frame["path"]) for images, count in zip(own, counts, strict=True)]
+        most = QUICK_TEST_IMAGES if config.quick else None
+        self.test = [np.flatnonzero(~training & (labels == label)).tolist()[:most] for label in range(len(counts))]
         self.tasks = [
             replace(task, epoch_steps=self.train_batches(task).steps(self.settings.drop_last, self.limit))
-            for task in make_tasks(self.record.stream.task_sizes, self.record.stream.train_counts)
+            for task in make_tasks(record.stream.task_sizes, counts)
         ]
-
-    def _sort_images(self) -> None:
-        """By new label, within a class in the order of the list: as LAMDA-PILOT serves its test images."""
-        frame = self.shared.data.frame
-        labels = np.argsort(self.record.stream.class_order)[frame["label"].to_numpy()]
-        training = (frame["split"] == "train").to_numpy()
-        counts = self.record.stream.train_counts
-        found = _by_label(labels, training, len(counts))
-        self.train = [_some(own, n, frame["path"]) for own, n in zip(found, counts, strict=True)]
-        self.test = _by_label(labels, ~training, len(counts), QUICK_TEST_IMAGES if self.config.quick else None)
 
     def execute(self, display: Display | None = None, label: str = "", callbacks: Sequence[Callback] = ()) -> Path:
         """Trains what is left and shows progress as `label` on `display`; does nothing for a finished run.
@@ -112,7 +90,12 @@ class Trainer:
         """
         with open_run(self.path) as writer:
             if not is_finished(self.path):
-                self._train(display or Display(), label, writer, callbacks)
+                try:
+                    self._train(display or Display(), label, writer, callbacks)
+                except torch.OutOfMemoryError as error:
+                    raise UserError(
+                        "the GPU is out of memory; lower jobs_per_gpu, batch_size or eval_batch_size"
+                    ) from error
         return self.path
 
     def _train(self, display: Display, label: str, writer: RunWriter, callbacks: Sequence[Callback]) -> None:
@@ -124,7 +107,7 @@ class Trainer:
             self.restore(learner, checkpoint)
         left = sum(self.steps(task) for task in self.tasks[done:])
         self.progress = Progress(display, label, writer, left)
-        self.callbacks = [self.progress, *make_loggers(self.hardware.log), *callbacks]
+        self.callbacks = [self.progress, *self.loggers, *callbacks]
         self._write_record(writer, resumed=done > 0)
         if not done:
             writer.commit(self.record, 0)
@@ -153,7 +136,12 @@ class Trainer:
 
     def _write_record(self, writer: RunWriter, resumed: bool) -> None:
         """Writes `run.json`; a resumed run must have the same ViT and images, and keeps its earlier environments."""
-        here = describe(str(self.shared.device)) | self._sources() | {"eval_batch_size": self.eval_batch_size}
+        weights = Path(self.config.settings.weights)
+        here = describe(str(self.shared.device)) | {
+            "images": str(self.shared.data.root.resolve()),  # for those who use the model later on this machine
+            "weights": str(weights.resolve()) if weights.is_file() else None,
+            "eval_batch_size": self.eval_batch_size,
+        }
         if resumed:
             before = read_run_record(self.path).environment
             threads = before[-1].get("threads") if before else here["threads"]
@@ -164,19 +152,10 @@ class Trainer:
                 )
         hub = hub_source(self.record.backbone.name) if self.record.backbone.weights == "hub" else {}
         backbone = replace(self.record.backbone, checksum=self.shared.backbone.checksum, hub=hub)
-        images = None  # each session of an open run has its own
-        if not self.record.is_open:
-            images = image_fingerprint(self.shared.data.root, self.shared.store.paths)
+        # Each session of an open run has its own images.
+        images = None if self.record.is_open else image_fingerprint(self.shared.data.root, self.names)
         data = replace(self.record.data, images=images)
         writer.write_record(replace(self.record, backbone=backbone, data=data, environment=(here,)), resumed)
-
-    def _sources(self) -> dict[str, str | None]:
-        """Where images and weights were, for those who use the model later on this machine."""
-        weights = Path(self.config.settings.weights)
-        return {
-            "images": str(self.shared.data.root.resolve()),
-            "weights": str(weights.resolve()) if weights.is_file() else None,
-        }
 
     def train_batches(self, task: TaskInfo) -> Batches:
         """Training images of a task, with random crops."""
@@ -226,35 +205,22 @@ class Trainer:
     def _one_task(self, learner: Learner, task: TaskInfo, writer: RunWriter) -> tuple[Labels, dict[str, list[dict]]]:
         """Trains, evaluates and writes the files of one task; returns true and predicted labels, and its logs."""
         config, settings, device = self.config, self.settings, self.shared.device
-        precision = config.settings.precision
+        precision, position = config.settings.precision, f"task {task.index + 1}/{len(self.tasks)}"
         # Seeded anew in every task, so that going on after a checkpoint needs no state of a generator.
         torch.manual_seed(derive_seed("task", config.seed, task.index))
         criterion = self.criterion()
-        batches = self.train_batches(task)
         log = StepLog(criterion)
-        position = f"task {task.index + 1}/{len(self.tasks)}"
+        seed = derive_seed(config.seed, task.index)
+        batches = self.train_batches(task).epochs(
+            settings.tuned_epoch, seed, settings.drop_last, self.limit, config.settings.sampler
+        )
 
         def on_step(info: StepInfo) -> None:
             log.add(info.loss, info.aux, info.epoch, info.lr, info.accuracy)
             self.notify("on_step", task, info)
 
-        train_task(
-            learner,
-            criterion,
-            task,
-            batches.epochs(
-                settings.tuned_epoch,
-                derive_seed(config.seed, task.index),
-                settings.drop_last,
-                self.limit,
-                config.settings.sampler,
-            ),
-            epochs=settings.tuned_epoch,
-            config=settings,
-            device=device,
-            precision=precision,
-            on_step=on_step,
-        )
+        train_task(learner, criterion, task, batches, epochs=settings.tuned_epoch, config=settings, device=device,
+                   precision=precision, on_step=on_step)  # fmt: skip
         steps = log.steps()
         _refuse_divergence(task.index, steps, learner)
         self.progress.show(Status(f"{position}, statistics"))
@@ -281,11 +247,6 @@ class Trainer:
         labels = [label for label in range(first, stop) for _ in images[label]]
         loading = (batch_size or self.settings.batch_size, self.shared.workers, self.shared.device.type == "cuda")
         return Batches(self.shared.store, indices, labels, transform, *loading)
-
-
-def _by_label(labels: np.ndarray, chosen: np.ndarray, classes: int, limit: int | None = None) -> list[list[int]]:
-    """Indices of the chosen images of each label, in the order of the list."""
-    return [np.flatnonzero(chosen & (labels == label)).tolist()[:limit] for label in range(classes)]
 
 
 def _some(indices: list[int], count: int, paths: Sequence[str]) -> list[int]:

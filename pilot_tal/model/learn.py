@@ -16,8 +16,7 @@ from data_lt.prepare import OWN
 from pilot_tal.config.grid import ONE_RUN, study_config
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import Hardware
-from pilot_tal.engine.callbacks import Callback
-from pilot_tal.engine.progress import Display
+from pilot_tal.engine.callbacks import Callback, Display
 from pilot_tal.learners import LEARNERS
 from pilot_tal.model.session_trainer import Capacity, ClosedFormSession, Place, SessionTrainer, closed_forms
 from pilot_tal.model.sessions import (

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -117,7 +116,6 @@ class Batches:
             num_workers=self.workers,
             pin_memory=self.pinned,
             generator=torch.Generator(),
-            worker_init_fn=_leave_warnings_to_the_parent,
             **options,
         )
         try:
@@ -131,9 +129,3 @@ class Batches:
             raise UserError(
                 "a process that decodes images was killed, most likely for want of memory; give workers=0 or fewer"
             ) from error
-
-
-def _leave_warnings_to_the_parent(_: int) -> None:
-    """SLURM's warning may go to every process of a job, and a forked one has its parent's handler."""
-    if hasattr(signal, "SIGUSR2"):
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from pilot_tal.display import NotebookDisplay, TerminalDisplay
-from pilot_tal.engine.progress import Status
+from pilot_tal.engine.callbacks import Status
 
 LONG = Status("task 10/20 epoch 10/20", 2.345, 36_000.0)
 

@@ -1,4 +1,4 @@
-"""Checkpoints: committed with their task, verified when read, one learner per task, earlier versions readable."""
+"""Checkpoints: committed with their task, verified when read; one learner per task."""
 
 import subprocess
 import sys

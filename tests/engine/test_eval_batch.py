@@ -12,7 +12,6 @@ from data_lt.errors import UserError
 from pilot_tal.config.grid import study_config
 from pilot_tal.engine.hardware import GPU_EVAL_BATCH
 from pilot_tal.engine.jobs import Jobs
-from pilot_tal.engine.loop import evaluate
 from pilot_tal.engine.trainer import Trainer
 from pilot_tal.learners import LEARNERS
 from pilot_tal.record.run_dir import find_runs, load_run
@@ -74,31 +73,13 @@ def test_images_are_scored_so_many_at_a_time(images, monkeypatch):
     assert run.train_batches(run.tasks[0]).batch_size == 4 and seen == [[0, 1, 2, 3, 4, 5], [6, 7]]
 
 
-class Small:
-    """A learner whose device has memory for three images at a time."""
+def test_gpu_out_of_memory_is_one_sentence(images, tmp_path, monkeypatch):
+    def too_much(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def __init__(self, mixes: bool):
-        self.config, self.fidelity, self.seen, self.picked = None, "pilot", [], None
-        self.mixes_batch = lambda config, fidelity: mixes
-
-    def scores(self, x, ids):
-        if len(x) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        self.seen.append(ids.tolist())
-        self.picked = ids[:, None] % 4
-        return torch.nn.functional.one_hot(x.long().flatten(), 20)
-
-
-def test_batch_that_does_not_fit_is_halved_unless_predictions_depend_on_it():
-    y = torch.arange(11)
-    learner = Small(mixes=False)
-    picks: list[torch.Tensor] = []
-    true, predicted = evaluate(learner, [(y.float(), y, y)], "cpu", picks=picks)
-    assert torch.equal(true, y) and torch.equal(predicted, y)
-    assert torch.equal(torch.cat(picks).flatten(), y % 4)
-    assert learner.seen == [[0, 1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
-    with pytest.raises(torch.OutOfMemoryError):
-        evaluate(Small(mixes=True), [(y.float(), y, y)], "cpu")
+    monkeypatch.setattr(LEARNERS["mos"], "scores", too_much)
+    status, printed = command("run", "mos", "folder_lt", *settings(images, tmp_path), "--quick")
+    assert status == 2 and "the GPU is out of memory; lower jobs_per_gpu, batch_size or eval_batch_size" in printed
 
 
 def test_eval_batch_on_a_gpu_is_larger_unless_it_matters(images):

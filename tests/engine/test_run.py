@@ -250,10 +250,8 @@ def test_half_precision_computes_in_it_or_is_refused(images, tmp_path):
         assert command("run", "l2p", "folder_lt", *wanted, "--quick")[0] == 0
         losses[precision] = load_run(find_runs([tmp_path / precision])[0]).step_log()[0]["loss"]
     assert losses["fp32"] != losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
-    for precision in ("fp16", "tf32"):
-        wanted = settings(images, tmp_path, f"precision={precision}")
-        status, printed = command("run", "l2p", "folder_lt", *wanted, "--quick")
-        assert status == 2 and f"precision={precision} needs a CUDA device" in printed
+    status, printed = command("run", "l2p", "folder_lt", *settings(images, tmp_path, "precision=tf32"), "--quick")
+    assert status == 2 and "precision=tf32 needs a CUDA device" in printed
 
 
 @pytest.mark.parametrize(

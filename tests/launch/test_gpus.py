@@ -9,7 +9,7 @@ from helpers.tiny import settings
 
 from pilot_tal.config.grid import study_config
 from pilot_tal.config.settings import Hardware
-from pilot_tal.engine import hardware, workers
+from pilot_tal.engine import hardware
 from pilot_tal.engine import launch as launching
 from pilot_tal.engine.jobs import Jobs
 
@@ -102,10 +102,10 @@ def test_run_is_pinned_to_its_gpu(tmp_path):
             seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
             raise ValueError
 
-    context = workers.multiprocessing.get_context("fork")
+    context = launching.multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    arguments = (Run(), "run", (), workers._Pipe(send, False), "GPU-7", 1, os.getpid())
-    worker = context.Process(target=workers._work, args=arguments)
+    arguments = (Run(), "run", (), launching._Pipe(send, False), "GPU-7", 1, os.getpid())
+    worker = context.Process(target=launching._work, args=arguments)
     worker.start()
     worker.join()
     assert seen.read_text() == "GPU-7" and receive.recv() == ("failed", "ValueError")

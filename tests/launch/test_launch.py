@@ -18,10 +18,10 @@ from helpers.cli import ROOT, command, process
 from helpers.images import make_images
 from helpers.tiny import result_files, settings
 
-from pilot_tal.config.grid import study_config
+from pilot_tal.config.grid import run_config, study_config
 from pilot_tal.engine import hardware
 from pilot_tal.engine import launch as launching
-from pilot_tal.engine.jobs import Jobs, from_arguments, run_arguments
+from pilot_tal.engine.jobs import Jobs, run_arguments
 from pilot_tal.record.lock import locked
 from pilot_tal.record.run_dir import find_runs, load_run
 
@@ -198,6 +198,12 @@ def test_two_comparisons_side_by_side_finish_together(images, undisturbed, tmp_p
 GRID = ["tasks=2,3", "losses=ce,tal", "tal.lam=0.9,0.99", "seeds=1,2", "batch_size=5", "init_lr=1e-05", "workers=0"]
 
 
+def from_arguments(arguments):
+    """The study, of one run, that `run_arguments` describe."""
+    _, method, dataset, *rest = arguments
+    return run_config(method, dataset, [item for item in rest if item != "--quick"], "--quick" in rest)
+
+
 @pytest.mark.parametrize("more", [[], ["init_cls=2", "increment=2"], ["epochs=3", "n_max=5", "order=tail_first"]])
 def test_commands_make_the_same_runs(more, images, tmp_path, monkeypatch):
     grid = GRID if "init_cls=2" not in more else GRID[1:]
@@ -235,7 +241,7 @@ BAD = [
     ("gpus=0,0", "gpus must not name a value twice"),
     ("jobs_per_gpu=0", "jobs_per_gpu must be"),
     ("device=cpu,cuda", "device must be"),
-    ("precision=fp16", "precision=fp16 needs a CUDA device"),
+    ("precision=tf32", "precision=tf32 needs a CUDA device"),
 ]
 
 

@@ -101,25 +101,6 @@ def test_worker_that_is_killed_raises_user_error(folder):
         list(dying.in_order())
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="a platform without SIGUSR2 has no SLURM")
-def test_warning_of_slurm_does_not_reach_the_handler_in_processes_that_load(folder, tmp_path):
-    """submitit's would write its own file and requeue the job once for every one of them."""
-
-    def warned(image):
-        os.kill(os.getpid(), signal.SIGUSR2)
-        return torch.zeros(1)
-
-    before = signal.signal(signal.SIGUSR2, lambda *_: (tmp_path / "handled").touch())
-    try:
-        store = ImageStore(folder, ["class 0 é/00.png"], "off")
-        assert len(list(Batches(store, [0], [0], warned, 1, workers=1).in_order())) == 1
-        assert not (tmp_path / "handled").exists()
-        list(Batches(store, [0], [0], warned, 1).in_order())
-        assert (tmp_path / "handled").exists()  # in the process that it is for it does
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-
-
 def drawn_classes(counts, sampler, epochs=400, seed=0):
     """How often each class is drawn per epoch, without loading images."""
     labels = [label for label, count in enumerate(counts) for _ in range(count)]
