@@ -61,7 +61,7 @@ def run(
     from pilot_tal.record.run_dir import load_run
 
     study = run_config(method, dataset, settings_items(loss=loss, seed=seed, **settings), quick)
-    return load_run(launch(study, callbacks).paths[0])
+    return load_run(launch(study, callbacks).jobs[0].path)
 
 
 def compare(
@@ -97,9 +97,9 @@ def compare(
 
     items = settings_items(losses=losses, seeds=seeds, references=references, **settings)
     outcome = launch(study_config(_typed(methods), _typed(datasets), items, quick), callbacks)
-    if len(outcome.failed) == len(outcome.paths):
+    if len(outcome.failed) == len(outcome.jobs):
         raise UserError(f"every run failed; the first: {outcome.failed[0].failure}")
-    return study_of([path for path in outcome.paths if (path / "run.json").is_file()], outcome.study.baseline)
+    return study_of([job.path for job in outcome.jobs if (job.path / "run.json").is_file()], outcome.study.baseline)
 
 
 def load_runs(paths: str | Path | Iterable[str | Path], baseline: str = "ce") -> "Study":

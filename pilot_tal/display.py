@@ -64,14 +64,10 @@ class TerminalDisplay(Display):
 class NotebookDisplay(TerminalDisplay):
     """One output of the cell that changes as the runs go on; messages that it does not show are printed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = True
-        self._output: Any = None
-
     def __enter__(self) -> Display:
         ipython = importlib.import_module("IPython.display")  # the notebook's, not a dependency of ours
-        self._output = ipython.display({"text/plain": ""}, raw=True, display_id=True)
+        self._output: Any = ipython.display({"text/plain": ""}, raw=True, display_id=True)
+        self.live = True
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -68,7 +68,7 @@ def compare(
         outcome = api.launch(study)
     if done := [job.path for job in outcome.jobs if not job.failure]:
         found = api.study_of(done, study.baseline)
-        page = found.report(_report_folder(method, dataset, outcome.paths))
+        page = found.report(_report_folder(method, dataset, [job.path for job in outcome.jobs]))
         print_summary(found)
         echo(f"report: {page}")
     if outcome.failed:

@@ -21,6 +21,6 @@ def run(
         show_runs(study)
         return
     with stoppable():
-        paths = api.launch(study).paths
-    print_summary(paths)
-    echo(f"results: {paths[0]}")
+        (job,) = api.launch(study).jobs
+    print_summary([job.path])
+    echo(f"results: {job.path}")

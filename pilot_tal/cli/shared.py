@@ -12,7 +12,7 @@ import typer
 from data_lt.errors import Terminated, printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from pilot_tal.config.settings import StudyConfig
 
@@ -99,7 +99,7 @@ def show_runs(study: "StudyConfig") -> None:
             echo("hint: this hardware computes in bf16; precision=bf16 is faster")
 
 
-def print_table(table: "Table") -> None:
+def print_table(table: "RenderableType") -> None:
     """Prints a table to standard output; wide unless it is a terminal."""
     from rich.console import Console
 

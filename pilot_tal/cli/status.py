@@ -10,7 +10,7 @@ import typer
 from pilot_tal.cli.shared import echo, print_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from pilot_tal.record.states import RunState
 
@@ -31,7 +31,7 @@ def status(
 
     Example: pilot-tal status runs --watch
     """
-    from rich.console import Console, Group
+    from rich.console import Console
     from rich.live import Live
 
     from data_lt.files import given_path
@@ -43,36 +43,31 @@ def status(
         content = {"runs": [asdict(state) for state in states], "total": totals(states)}
         echo(json.dumps(content, indent=2))  # ASCII, which no terminal or encoding changes
     elif not watch:
-        print_table(_table(states))
-        echo(_total(states))
+        print_table(_shown(states))
     else:
         with Live(console=Console(), auto_refresh=False) as live:
             while True:
-                live.update(Group(_table(states), _total(states)), refresh=True)
+                live.update(_shown(states), refresh=True)
                 if not any(state.state in ("running", "queued") for state in states):
                     return
                 time.sleep(SECONDS_BETWEEN_LOOKS)
                 states = run_states(path)
 
 
-def _table(states: "list[RunState]") -> "Table":
-    from rich.markup import escape
+def _shown(states: "list[RunState]") -> "Group":
+    """A table of the runs, and how many are in each state."""
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     from data_lt.errors import printable
     from pilot_tal.engine.callbacks import duration
+    from pilot_tal.record.states import totals
 
     table = Table("run", "state", "where", "")
     for state in states:
         left = "" if state.seconds_left is None else f", {duration(state.seconds_left)} of training left"
-        style = COLOURS.get(state.state, "")
-        cells = (printable(text) for text in (state.name, state.state, state.where, state.detail + left))
-        table.add_row(*map(escape, cells), style=style)
-    return table
-
-
-def _total(states: "list[RunState]") -> str:
-    from pilot_tal.record.states import totals
-
+        cells = (state.name, state.state, state.where, state.detail + left)
+        table.add_row(*(Text(printable(text)) for text in cells), style=COLOURS.get(state.state, ""))
     counts = ", ".join(f"{count} {state}" for state, count in totals(states).items())
-    return f"{len(states)} run{'s' * (len(states) != 1)}: {counts}"
+    return Group(table, f"{len(states)} run{'s' * (len(states) != 1)}: {counts}")

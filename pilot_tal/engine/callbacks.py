@@ -19,10 +19,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 @dataclass(frozen=True)
 class StepInfo:
-    """One training step. Losses and accuracy are tensors on the device: reading them waits for it.
-
-    `accuracy` is the share of the batch that is right among the task's own classes.
-    """
+    """One training step; losses and accuracy (among the task's own classes) are on the device: reading waits for it."""
 
     epoch: int
     step: int

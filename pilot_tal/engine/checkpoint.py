@@ -44,14 +44,15 @@ def save_checkpoint(writer: RunWriter, checkpoint: Checkpoint, only_last: bool =
 
 
 def load_checkpoint(path: Path, task: int | None = None) -> Checkpoint | None:
-    """Reads the last checkpoint of a run, None if there is none; with `task`, the learner after that many tasks.
-
-    Raises:
-        UserError: the checkpoint is damaged, disagrees with the result, or there is none after that task.
-    """
-    done, files = _named(path)
-    if not files:
+    """Reads the last checkpoint of a run, None if there is none; with `task`, the learner after that many tasks."""
+    if not (path / RECORD).is_file() or not (path / "checkpoint").is_dir():
         return None
+    result = run_dir.read_result(path)
+    done, files = result["tasks_done"], result["files"]
+    if not any(name.startswith("checkpoint/") for name in files):
+        return None
+    if _name(done, "learner") not in files:
+        raise damaged(path / RESULT, f"it has no checkpoint of task {done}")
     wanted = done if task is None else task
     learner, cache = _name(wanted, "learner"), _name(wanted, "cache")
     if learner not in files:
@@ -65,9 +66,6 @@ def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
 
     Returns:
         The last checkpoint, None if no task is finished, and true and predicted labels after each finished task.
-
-    Raises:
-        UserError: a file is missing or damaged.
     """
     path = writer.path
     if not (path / RECORD).is_file() and not (path / RESULT).is_file():
@@ -75,8 +73,10 @@ def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
     run, checkpoint = load_run(path), load_checkpoint(path)
     if run.tasks_done and checkpoint is None:
         raise damaged(path / "checkpoint", f"it is missing, and the result has {run.tasks_done} finished tasks")
-    ours = {run_dir.task_file(kind, task) for task in range(run.tasks_done) for kind in ("predictions", *run_dir.LOGS)}
-    writer.files = {name: seal for name, seal in run.files.items() if name in ours} | _named(path)[1]
+    done = range(run.tasks_done)
+    ours = {run_dir.task_file(kind, task) for task in done for kind in ("predictions", *run_dir.LOGS)}
+    ours |= {_name(task + 1, part) for task in done for part in ("learner", "cache")}
+    writer.files = {name: seal for name, seal in run.files.items() if name in ours}
     return checkpoint, run.labels
 
 
@@ -90,19 +90,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _name(done: int, part: str) -> str:
     return f"checkpoint/task{done - 1:02d}.{part}.safetensors"
-
-
-def _named(path: Path) -> tuple[int, dict[str, Any]]:
-    """Returns the number of tasks of the last checkpoint, and the SHA-256 of all checkpoint files."""
-    if not (path / RECORD).is_file() or not (path / "checkpoint").is_dir():
-        return 0, {}
-    result = run_dir.read_result(path)
-    done = result["tasks_done"]
-    ours = {_name(task, part) for task in range(1, done + 1) for part in ("learner", "cache")}
-    files = {name: seal for name, seal in result["files"].items() if name in ours}
-    if files and _name(done, "learner") not in files:
-        raise damaged(path / RESULT, f"it has no checkpoint of task {done}")
-    return done, files
 
 
 def _read(path: Path, name: str, files: dict[str, Any]) -> dict[str, Tensor]:

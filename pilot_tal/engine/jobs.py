@@ -35,7 +35,7 @@ class Job:
     record: RunRecord
     path: Path
     trainer: Trainer | None = None  # built once, before anything starts
-    tries: int = 0
+    killed: bool = False
     not_before: float = 0.0  # time of its next start
     failure: str = ""
 
@@ -47,12 +47,7 @@ class Job:
 
 
 class Jobs:
-    """Builds the jobs of a study from what they share: lists of images, decoded images, backbones.
-
-    Args:
-        study: The runs.
-        device: The device that runs will find elsewhere; None: the study's, on this machine.
-    """
+    """Builds the jobs of a study from what they share: images, backbones, and a device, if it is not found here."""
 
     def __init__(self, study: StudyConfig, device: torch.device | None = None):
         self.study, self.device = study, device or choose_device(study.hardware.device)
@@ -97,22 +92,17 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
     counts = np.bincount(data.frame["label"].to_numpy()[training], minlength=len(names)).tolist()
     order = class_order(settings.order, config.seed, names, counts)
     sizes = _task_sizes(config, len(names))
-    quick = ["A quick run of a few steps: its numbers mean nothing."] if config.quick else []
+    title = "no loss" if loss.name == NO_LOSS else LOSSES[loss.name].title
+    weights = file_fingerprint(settings.weights, settings.backbone)
+    quick = "A quick run of a few steps: its numbers mean nothing." if config.quick else None
     raw = raw_pixels_note(statistics, settings.backbone, settings.weights, settings.fidelity)
     return RunRecord(
         engine=records.EngineRecord("native", "native"),
         method=records.MethodRecord(config.method, learner.title, settings.fidelity, asdict(config.method_config)),
-        loss=records.LossRecord(
-            loss.name, "no loss" if loss.name == NO_LOSS else LOSSES[loss.name].title, dict(loss.options)
-        ),
+        loss=records.LossRecord(loss.name, title, dict(loss.options)),
         seed=config.seed,
         data=records.DataRecord(data.name, data.title, data.checksum, data.law),
-        backbone=records.BackboneRecord(
-            settings.backbone,
-            file_fingerprint(settings.weights, settings.backbone),
-            settings.img_size,
-            settings.precision,
-        ),
+        backbone=records.BackboneRecord(settings.backbone, weights, settings.img_size, settings.precision),
         stream=records.StreamRecord(
             transform=settings.transform,
             normalize=statistics_text(statistics),
@@ -127,7 +117,7 @@ def native_record(config: RunConfig, data: LongTailedSet) -> RunRecord:
         posthoc=settings.posthoc,
         quick=config.quick,
         changed=dict(config.changed),
-        notes=(*quick, *([raw] if raw else []), *data.notes),
+        notes=(*filter(None, (quick, raw)), *data.notes),
     )
 
 

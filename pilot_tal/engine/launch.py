@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -41,7 +40,6 @@ MEMORY_SHARE = 0.4  # of the free memory for workers; decoded images may take as
 WORKER_BYTES = 400 << 20  # of a worker beside its batches
 SECONDS_TO_LOOK_AGAIN = 5.0
 SECONDS_TO_STOP = 5.0
-MOST_TRIES = 2
 PROBE_STEPS = 4
 
 
@@ -53,26 +51,15 @@ class Outcome:
     jobs: list[Job]
 
     @property
-    def paths(self) -> list[Path]:
-        """The directories of all runs."""
-        return [job.path for job in self.jobs]
-
-    @property
     def failed(self) -> list[Job]:
         """The jobs that failed."""
         return [job for job in self.jobs if job.failure]
 
 
 def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequence[Callback] = ()) -> Outcome:
-    """Trains the runs that are not finished yet.
+    """Trains the runs that are not finished yet. Bad input raises before anything starts.
 
-    Args:
-        study: The runs.
-        display: Where progress is shown; None: nowhere.
-        callbacks: Called in the process that trains a run.
-
-    Raises:
-        UserError: bad input, before anything starts; or, if the study has one run, what made it fail.
+    The failure of one of several runs is noted in its job, that of a single run raised.
     """
     display = display or Display()
     gpus = find_gpus(study.hardware)
@@ -108,8 +95,14 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
         with display:
             if forked:
                 Workers(jobs, find_slots(jobs, todo, gpus), threads, display, callbacks).work(todo)
-            else:
-                _run_here(jobs, todo, display, callbacks)
+            for job in () if forked else todo:
+                try:
+                    jobs.trainer(job).execute(display, job.label, callbacks)
+                except Exception as error:
+                    if total == 1:
+                        raise
+                    job.failure = sentence(error)
+                    display.message(f"{job.label}: failed, {job.failure}")
     finally:  # the caller may be a notebook
         torch.set_num_threads(before)
         os.environ.pop(VISIBLE, None)
@@ -119,7 +112,7 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
 
 
 def check_output(output: Path) -> None:
-    """Raises a `UserError` for a folder that cannot be written."""
+    """Refuses a folder that cannot be written."""
     with os_errors(f"cannot write to {output}"):
         output.mkdir(parents=True, exist_ok=True)
     if not os.access(output, os.W_OK | os.X_OK):
@@ -160,24 +153,12 @@ def measure(run: Trainer) -> tuple[float, float]:
         train_task(learner, run.criterion(), task, batches, epochs=1, config=run.settings, device=device,
                    precision=precision, on_step=on_step)  # fmt: skip
         times = times[1:] if len(times) > 2 else times  # without the first step, which is slower
-        few = list(itertools.islice(run.test_batches(task).in_order(), 2))
-        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in few))
+        test = run.test_batches(task)
+        learner.end_task(lambda: (sent(device, x, y) for x, y, _ in itertools.islice(test.in_order(), 2)))
         start = time.perf_counter()
-        tested = len(evaluate(learner, few, device, precision)[0])
+        tested = len(evaluate(learner, itertools.islice(test.in_order(), 2), device, precision)[0])
         per_image = (time.perf_counter() - start) / max(1, tested)
     return (times[-1] - times[0]) / max(1, len(times) - 1), per_image
-
-
-def _run_here(jobs: Jobs, todo: Sequence[Job], display: Display, callbacks: Sequence[Callback]) -> None:
-    """Executes runs in this process; the error of a single run is raised."""
-    for job in todo:
-        try:
-            jobs.trainer(job).execute(display, job.label, callbacks)
-        except Exception as error:
-            if len(jobs.all) == 1:
-                raise
-            job.failure = sentence(error)
-            display.message(f"{job.label}: failed, {job.failure}")
 
 
 @dataclass
@@ -195,9 +176,8 @@ class Worker:
 class Workers:
     """Executes jobs in forked processes, one at a time in each slot, which is a GPU or None."""
 
-    def __init__(
-        self, jobs: Jobs, slots: Sequence[str | None], threads: int, display: Display, callbacks: Sequence[Callback]
-    ):
+    def __init__(self, jobs: Jobs, slots: Sequence[str | None], threads: int, display: Display,
+                 callbacks: Sequence[Callback]):  # fmt: skip
         self.jobs, self.threads, self.display, self.callbacks = jobs, threads, display, callbacks
         self.free, self.slots = list(slots), len(slots)
         self.waiting: list[Job] = []
@@ -239,10 +219,8 @@ class Workers:
         store = trainer.shared.store
         if store.in_memory and not job.config.quick:
             self.display.update(job.label, Status("decoding images"))
-            # The worker reports what cannot be read.
-            with ThreadPoolExecutor(os.cpu_count()) as pool, contextlib.suppress(UserError):
-                for _ in pool.map(store.__getitem__, range(len(store.paths))):
-                    pass
+            with contextlib.suppress(UserError):  # the worker reports what cannot be read
+                store.keep(range(len(store.paths)))
         receive, send = multiprocessing.Pipe(duplex=False)
         slot = self.free.pop(0)
         order = (trainer, job.label, self.callbacks, _Pipe(send, self.display.live), slot, self.threads, os.getpid())
@@ -253,7 +231,6 @@ class Workers:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         send.close()
-        job.tries += 1
         self.running.append(Worker(job, slot, process, receive))
         self.display.update(job.label, Status("begins"))
 
@@ -264,7 +241,7 @@ class Workers:
             while worker.messages.poll():
                 kind, content = worker.messages.recv()
                 if kind == "update":
-                    worker.done = content.done
+                    worker.done = content.done or worker.done
                     self.display.update(job.label, content)
                 elif kind == "message":
                     self.display.message(*content)
@@ -284,14 +261,15 @@ class Workers:
         if kind == "busy":
             if not job.not_before:
                 self.display.message(f"{job.label}: {content.partition(';')[0]}; looked at again at the end")
-            job.tries, job.not_before = job.tries - 1, time.monotonic() + SECONDS_TO_LOOK_AGAIN
+            job.not_before = time.monotonic() + SECONDS_TO_LOOK_AGAIN
             self.waiting.append(job)
-        elif kind == "killed" and job.tries < MOST_TRIES:
+        elif kind == "killed" and not job.killed:
+            job.killed = True
             self.display.message(f"{job.label}: its process {content}; tried once more")
             self.waiting.insert(0, job)
         elif kind == "killed":
             fewer = f"; try fewer runs at a time: jobs={self.slots // 2}" if self.slots > 1 else ""
-            content = f"its process {content}, {MOST_TRIES} times{fewer}"
+            content = f"its process {content}, 2 times{fewer}"
             with contextlib.suppress(UserError):
                 if owner_of(job.path) is None:
                     keep_failure(job.path, content)

@@ -40,9 +40,8 @@ def make_loggers(log: str) -> list[Callback]:
 class Logger(Callback):
     """Logs each task when it is complete, so that a resumed run logs nothing twice.
 
-    `tensorboard`: one event file per task, below `OUTPUT/tensorboard/STUDY/RUN`; their names sort in the order of the
-    tasks. `wandb`: a run under the run's own name; with WANDB_MODE=offline it waits on disk for `wandb sync`.
-    `trackio`: a run in Trackio's local database; `trackio show --project pilot-tal` opens the dashboard.
+    TensorBoard gets one event file per task, below `OUTPUT/tensorboard/STUDY/RUN`; W&B a run under the run's own name,
+    which with WANDB_MODE=offline waits on disk for `wandb sync`; Trackio a run in its local database.
     """
 
     def __init__(self, log: str):
@@ -76,19 +75,13 @@ class Logger(Callback):
     def _open(self, run: "Trainer") -> None:
         package, record, name = importlib.import_module(self.log), run.record, run.path.name
         settings = {"loss": record.loss.name, "seed": record.seed, **record.conditions(), **record.loss.options}
-        options: dict[str, Any] = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
-        if self.log == "wandb":
-            quiet = package.Settings(console="off", silent=True, x_disable_stats=True)
-            options = {
-                "id": name,
-                "dir": str(run.path.parent),
-                "settings": quiet,
-            }  # it makes its folder `wandb` in `dir`
-        project = os.environ.get("WANDB_PROJECT", PROJECT) if self.log == "wandb" else PROJECT
-        self.online = package.init(
-            project=project, name=name, group=group_name(record), config=settings, resume="allow", **options
-        )
-        if self.log == "wandb":
+        options: dict[str, Any] = {"name": name, "group": group_name(record), "config": settings, "resume": "allow"}
+        if self.log == "trackio":
+            self.online = package.init(project=PROJECT, auto_log_gpu=False, auto_log_cpu=False, embed=False, **options)
+        else:
+            options |= {"settings": package.Settings(console="off", silent=True, x_disable_stats=True)}
+            options |= {"project": os.environ.get("WANDB_PROJECT", PROJECT), "dir": str(run.path.parent), "id": name}
+            self.online = package.init(**options)
             self.online.define_metric("task")
             self.online.define_metric("after task/*", step_metric="task")
 

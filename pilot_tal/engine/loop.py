@@ -14,8 +14,6 @@ from pilot_tal.learners import Learner, MethodConfig, TrainedConfig
 from pilot_tal.losses import TaskLoss
 from pilot_tal.stream.task import TaskInfo
 
-Batch = tuple[Tensor, Tensor, Tensor | None]
-"""Images, labels, and the images' places in their set, if those are known."""
 DIVERGED = "lower init_lr, or use precision=fp32"
 
 
@@ -81,33 +79,26 @@ def train_task(
 
 
 def _checked(loss: Any, criterion: TaskLoss) -> Tensor:
-    if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
-        return loss
-    got = type(loss).__name__
-    if isinstance(loss, Tensor):
+    if not isinstance(loss, Tensor):
+        got = type(loss).__name__
+    elif loss.ndim or not loss.requires_grad:
         got = f"shape {tuple(loss.shape)}" if loss.ndim else "no gradient"
+    else:
+        return loss
     raise UserError(f"the loss {type(criterion).__name__} must return a scalar tensor with a gradient, got {got}")
 
 
 @torch.no_grad()
 def evaluate(
     learner: Learner,
-    batches: Iterable[Batch],
+    batches: Iterable[tuple[Tensor, Tensor, Tensor | None]],
     device: torch.device | str,
     precision: str = "fp32",
     picks: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """True and predicted labels of (images, labels, ids) batches, on the host.
+    """True and predicted labels of (images, labels, ids) batches, on the host; the learner is on `device`.
 
-    Args:
-        learner: The learner, on `device`.
-        batches: As they are loaded.
-        device: Where the images go.
-        precision: Arithmetic, as in training.
-        picks: Gets the prompts [B, k] that the images picked, for a learner with a pool of prompts.
-
-    Raises:
-        UserError: a score is non-finite, so that there is no best class.
+    `picks` gets the prompts [B, k] that the images picked, if the learner has a pool of prompts.
     """
     device = torch.device(device)
     non_finite = torch.zeros((), dtype=torch.bool, device=device)

@@ -3,12 +3,13 @@
 Preempted, or at the end of its time, a job is requeued; a run then resumes after its last finished task.
 """
 
+import contextlib
 import math
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ import torch
 from data_lt.errors import UserError, command, one_line
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import AUTO, StudyConfig
-from pilot_tal.engine.jobs import Job, Jobs, run_arguments
+from pilot_tal.engine.jobs import Jobs, run_arguments
 from pilot_tal.engine.launch import check_output
 from pilot_tal.record.states import note_plan, planned, queued_jobs, run_states
 from pilot_tal.schema import Rule, build, settings_of
@@ -74,29 +75,21 @@ def submit(
 ) -> None:
     """Submits the runs that are neither done nor queued, and a last job that writes the report.
 
-    Args:
-        study: The runs.
-        items: `key=value` for SLURM.
-        report: Returns the folder of the report on run directories.
-        message: Receives messages, and the script of a dry run.
-        dry_run: Pass the script to `message`, submit nothing.
-
-    Raises:
-        UserError: bad input, no sbatch, or SLURM's own error.
+    `items` are `key=value` for SLURM, `report` returns the folder of the report on run directories. A dry run sends the
+    script to `message` and submits nothing.
     """
     config = build(SlurmConfig, _parse(items), "SLURM")
-    output = Path(study.hardware.output)
-    # The machine that submits may have no GPU.
-    on_node = (
-        ("cuda" if int((config.gpus or "0").rpartition(":")[2]) else "cpu") if study.hardware.device == AUTO else ""
-    )
-    jobs = Jobs(study, torch.device(on_node or study.hardware.device))
-    todo = _not_queued(output, jobs.all)
+    output, hardware, size = Path(study.hardware.output), study.hardware, config.runs_per_job
+    on_node = "cuda" if int((config.gpus or "0").rpartition(":")[2]) else "cpu"  # this machine may have no GPU
+    jobs = Jobs(study, torch.device(on_node if hardware.device == AUTO else hardware.device))
+    busy: set[str] = set()
+    with contextlib.suppress(UserError):  # nothing there yet
+        busy = {run.name for run in run_states(output) if run.state in ("done", "running", "queued")}
+    todo = [job for job in jobs.all if job.path.name not in busy]
     # One run at a time; without a GPU it uses the cores that the SLURM job has.
-    threads = study.hardware.threads or (None if config.gpus else config.cpus)
-    hardware = replace(study.hardware, jobs=AUTO, gpus=None, jobs_per_gpu=1, threads=threads)
-    lines = [f"run {_python('-m', 'pilot_tal', *run_arguments(job.config, hardware, study.plugins))}" for job in todo]
-    size = config.runs_per_job
+    threads = hardware.threads or (None if config.gpus else config.cpus)
+    hardware = replace(hardware, jobs=AUTO, gpus=None, jobs_per_gpu=1, threads=threads)
+    lines = [_line("-m", "pilot_tal", *run_arguments(job.config, hardware, study.plugins)) for job in todo]
     parts = ["\n".join(lines[start : start + size]) for start in range(0, len(lines), size)]
     if len(parts) > MOST_JOBS:
         raise UserError(
@@ -117,22 +110,22 @@ def submit(
         jobs.trainer(job)  # bad settings raise before anything is submitted
         job.trainer = None
     check_output(output)
-    names = [job.path.name for job in jobs.all]
+    paths = [job.path for job in jobs.all]
+    names = [path.name for path in paths]
     note_plan(output, names)  # where that fails, nothing is submitted
     if jobs.device.type == "cuda" and not config.gpus:
         message("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
     ids = [_submit(output, script)]
     note_plan(output, names, {job.path.name: f"{ids[0]}_{number // size}" for number, job in enumerate(todo)})
     message(f"submitted {len(todo)} of {len(jobs.all)} runs in {len(parts)} jobs")
-    paths = [job.path for job in jobs.all]
     folder = report(paths)
     # The last job waits for the new jobs, and for those of these runs that were submitted before.
     alive, known = queued_jobs() or {}, planned(output)[0]
     waits = {*ids, *(known[name].partition("_")[0] for name in names if known.get(name) in alive)}
     last, after = replace(config, gpus=None, cpus=1, time="60"), f"afterany:{':'.join(sorted(waits))}"
-    body = f"run {_python('-c', _REPORT, folder, study.baseline, *paths)}"
+    body = _line("-c", _REPORT, folder, study.baseline, *paths)
     try:
-        ids += [_submit(output, _script(output, last, body, "%j", dependency=after))]
+        ids.append(_submit(output, _script(output, last, body, "%j", dependency=after)))
         later = f"the report will be {folder / 'index.html'}"
     except UserError as error:  # warn only: jobs are already submitted
         message(f"the report will not be written: {error}")
@@ -143,31 +136,21 @@ def submit(
 
 
 def _parse(items: Iterable[str]) -> dict[str, Any]:
-    known = settings_of(SlurmConfig)
-    given = parse_items(items, {"cells_per_job": "runs_per_job"})
+    known, given = settings_of(SlurmConfig), parse_items(items, {"cells_per_job": "runs_per_job"})
     return {key: known[key].parse(text) if key in known else text for key, text in given.items()}
 
 
-def _not_queued(output: Path, jobs: Sequence[Job]) -> list[Job]:
-    """Jobs that are neither done, nor running, nor queued."""
-    try:
-        states = {state.name: state.state for state in run_states(output)} if output.is_dir() else {}
-    except UserError:  # nothing there yet
-        states = {}
-    return [job for job in jobs if states.get(job.path.name) not in ("done", "running", "queued")]
-
-
-def _python(*words: object) -> str:
-    return shlex.join(map(str, (sys.executable, *words)))
+def _line(*words: object) -> str:
+    return f"run {shlex.join(map(str, (sys.executable, *words)))}"
 
 
 def _script(output: Path, config: SlurmConfig, body: str, log: str, **more: str) -> str:
     """A script for `sbatch`; an option that is None is the cluster's."""
-    same = {key: value for key, value in asdict(config).items() if key not in ("gpus", "cpus", "array", "runs_per_job")}
     options = {
         **{"job-name": "pilot-tal", "nodes": 1, "cpus-per-task": config.cpus, "signal": "B:USR2@90"},
         **{"gres": f"gpu:{config.gpus}" if config.gpus else None, "open-mode": "append"},
-        **{"output": (output / FOLDER / f"{log}.log").absolute(), **same, **more},
+        **{key: getattr(config, key) for key in ("partition", "time", "mem", "account", "constraint", "qos")},
+        **{"output": (output / FOLDER / f"{log}.log").absolute(), **more},
     }
     lines = [f"#SBATCH --{key}={shlex.quote(str(value))}" for key, value in options.items() if value is not None]
     return _SCRIPT.format(options="\n".join(["#SBATCH --requeue", *lines]), body=body)
@@ -179,9 +162,8 @@ def _submit(output: Path, script: str) -> str:
     try:
         done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True)
     except FileNotFoundError as error:
-        raise UserError(
-            "this machine has no sbatch: run this where SLURM's commands are, or leave --slurm out"
-        ) from error
+        words = "this machine has no sbatch: run this where SLURM's commands are, or leave --slurm out"
+        raise UserError(words) from error
     if done.returncode:
         raise UserError(f"SLURM refuses: {one_line(done.stderr)}")
     return done.stdout.strip().partition(";")[0]

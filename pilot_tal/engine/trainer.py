@@ -83,19 +83,14 @@ class Trainer:
         ]
 
     def execute(self, display: Display | None = None, label: str = "", callbacks: Sequence[Callback] = ()) -> Path:
-        """Trains what is left and shows progress as `label` on `display`; does nothing for a finished run.
-
-        Raises:
-            Busy: another process works on this run.
-        """
+        """Trains what is left, with progress as `label` on `display`; `Busy` if another process works on this run."""
         with open_run(self.path) as writer:
-            if not is_finished(self.path):
-                try:
+            try:
+                if not is_finished(self.path):
                     self._train(display or Display(), label, writer, callbacks)
-                except torch.OutOfMemoryError as error:
-                    raise UserError(
-                        "the GPU is out of memory; lower jobs_per_gpu, batch_size or eval_batch_size"
-                    ) from error
+            except torch.OutOfMemoryError as error:
+                words = "the GPU is out of memory; lower jobs_per_gpu, batch_size or eval_batch_size"
+                raise UserError(words) from error
         return self.path
 
     def _train(self, display: Display, label: str, writer: RunWriter, callbacks: Sequence[Callback]) -> None:
@@ -231,7 +226,11 @@ class Trainer:
         picks: list[torch.Tensor] = []
         images, true, pred = self.evaluate(learner, task, picks)
         logs = {"steps": steps, "states": log.states()}
-        prompts = _prompt_usage(learner.pool_size, picks, true, self.tasks[: task.index + 1]) if picks else []
+        prompts = []  # how often the test images of each task's classes picked each prompt of the pool
+        for other in self.tasks[: task.index + 1] if picks else ():
+            own = torch.cat(picks)[torch.from_numpy((other.first <= true) & (true < other.stop))].cpu()
+            counts = own.flatten().bincount(minlength=learner.pool_size).tolist()
+            prompts.append({"of_task": other.index, "images": len(own), "counts": counts})
         writer.write_task(task.index, images, true, pred, **logs, prompts=prompts)
         return (true, pred), logs
 
@@ -257,26 +256,12 @@ def _some(indices: list[int], count: int, paths: Sequence[str]) -> list[int]:
     return sorted(sorted(indices, key=keys.__getitem__)[:count])
 
 
-def _prompt_usage(
-    pool: int, picks: Sequence[torch.Tensor], true: np.ndarray, tasks: Sequence[TaskInfo]
-) -> list[dict[str, Any]]:
-    """How often the test images of each task's classes picked each prompt of the pool."""
-    ids = torch.cat([*picks]).cpu().numpy()
-    own = [ids[(task.first <= true) & (true < task.stop)] for task in tasks]
-    return [
-        {"of_task": task.index, "images": len(found), "counts": np.bincount(found.ravel(), minlength=pool).tolist()}
-        for task, found in zip(tasks, own, strict=True)
-    ]
-
-
 def _refuse_divergence(task: int, steps: list[dict[str, Any]], learner: Learner) -> None:
     """Raises on a non-finite loss or parameter, which would spoil all later tasks."""
-    wrong = next((s for s in steps if s["loss"] is None or s["aux"] is None), None)
-    if wrong is not None:
-        raise UserError(
-            f"the loss became NaN or infinite in task {task + 1}, epoch {wrong['epoch'] + 1}, step {wrong['step']}; "
-            f"{DIVERGED}"
-        )
+    for step in steps:
+        if step["loss"] is None or step["aux"] is None:
+            place = f"in task {task + 1}, epoch {step['epoch'] + 1}, step {step['step']}"
+            raise UserError(f"the loss became NaN or infinite {place}; {DIVERGED}")
     for name, tensor in learner.named_tensors().items():
         if not bool(tensor.isfinite().all()):
             raise UserError(f"{name} became NaN or infinite in task {task + 1}; {DIVERGED}")

@@ -1,7 +1,9 @@
 """The images of a run by index, opened from disk or kept decoded in memory; and how much memory there is."""
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from PIL import Image
@@ -38,8 +40,9 @@ class ImageStore:
 
     def keep(self, indices: Iterable[int]) -> None:
         """Decodes these images now, so that worker processes share them."""
-        for index in indices if self.in_memory else ():
-            self[index]
+        missing = [index for index in indices if index not in self._kept] if self.in_memory else []
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(self.__getitem__, missing))
 
     def decoded_bytes(self) -> int:
         """Memory that all images take if they are kept decoded; else 0."""
