@@ -148,7 +148,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 @contextlib.contextmanager
 def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
     """TF32 on CUDA for every precision but fp32, which has none; forward and backward. No effect elsewhere."""
-    flags = (torch.backends.cuda.matmul, torch.backends.cudnn) if device.type == "cuda" else ()
+    flags: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn) if device.type == "cuda" else ()
     before = [flag.allow_tf32 for flag in flags]
     for flag in flags:
         flag.allow_tf32 = precision != "fp32"
