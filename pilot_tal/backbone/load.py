@@ -1,5 +1,6 @@
 """The frozen backbone of a run: the demo's, one of timm's, or a user's; its weights and the pixels they expect."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -11,7 +12,7 @@ from torch import nn
 from data_lt.errors import UserError
 from data_lt.files import checksum
 from pilot_tal.backbone.vit import FrozenBackbone, FrozenViT, state_checksum, takes_prompts
-from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, build_from_state, load_weights, read_state
+from pilot_tal.backbone.weights import DEFAULT_BACKBONE, build_backbone, load_weights
 
 DEMO, BUNDLED = "demo_vit", "bundled"
 # The demo's ViT as arguments of timm's VisionTransformer; pixels are in [0, 1]. `assets/demo_vit.log.json`
@@ -20,9 +21,19 @@ DEMO_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 5, "num_h
 DEMO_WEIGHTS = Path(__file__).parent / "assets" / "demo_vit.safetensors"
 # The two ViTs of LAMDA-PILOT, to which it feeds pixels in [0, 1] whatever they were trained with.
 _PILOTS_OWN = (DEFAULT_BACKBONE, "vit_base_patch16_224.augreg_in21k")
-_REGISTERED: dict[str, Callable[[], nn.Module]] = {}
 _checksum = cache(lambda path, size, changed: checksum(path))  # a file is read again when it has changed
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def _demo_vit() -> nn.Module:
+    from timm.models.vision_transformer import VisionTransformer
+
+    vit = VisionTransformer(**DEMO_VIT, num_classes=0, weight_init="skip")
+    load_weights(vit, DEMO_WEIGHTS)
+    return vit
+
+
+_REGISTERED: dict[str, Callable[[], nn.Module]] = {DEMO: _demo_vit}
 
 
 def register_backbone(module: nn.Module | Callable[[], nn.Module], name: str | None = None) -> str:
@@ -47,20 +58,13 @@ def register_backbone(module: nn.Module | Callable[[], nn.Module], name: str | N
 
 
 def load_backbone(name: str, weights: str, img_size: int | None = None) -> FrozenBackbone:
-    """Loads a frozen backbone: the demo's, a registered one, or one of timm's.
+    """Loads a frozen backbone: a registered one, as that of the demo, or one of timm's.
 
     Args:
-        name: `demo_vit`, a registered name, or a timm model.
+        name: A registered name, or a timm model.
         weights: `bundled` for those that come with the backbone, `hub`, `random`, or a file.
         img_size: Side of the images, if not the backbone's own.
     """
-    if name == DEMO:
-        if weights in ("hub", "random") or img_size is not None:
-            raise UserError(
-                "backbone=demo_vit comes with its weights and its image size: leave weights and img_size out"
-            )
-        path = DEMO_WEIGHTS if weights == BUNDLED else Path(weights)
-        return build_from_state(read_state(path), DEMO_VIT["num_heads"], DEMO)
     if name not in _REGISTERED:
         if "@" in name:
             raise UserError(
@@ -84,7 +88,7 @@ def load_backbone(name: str, weights: str, img_size: int | None = None) -> Froze
 
 def default_weights(name: str | None) -> str:
     """The weights of a backbone where none are named: its own (the demo's and registered ones), or timm's hub."""
-    return BUNDLED if name == DEMO or name in _REGISTERED else "hub"
+    return BUNDLED if name in _REGISTERED else "hub"
 
 
 def file_fingerprint(weights: str, name: str = DEMO) -> str:
@@ -127,17 +131,15 @@ def given_statistics(choice: str) -> Statistics | None:
     """The numbers of `MEAN/STD`, each one or three, as a record has them; None for `none`."""
     if choice == "none":
         return None
-    try:
+    with contextlib.suppress(ValueError):  # of a record that was not written here; settings are checked before
         mean, std = (tuple(float(part) for part in side.strip("[]").split(",")) for side in choice.split("/"))
-        fits = {len(mean), len(std)} <= {1, 3}
-    except ValueError:  # of a record that was not written here; settings are checked before
-        fits = False
-    if not (fits and all(0 <= value <= 1 for value in mean) and all(0.001 <= value <= 1000 for value in std)):
-        raise UserError(
-            "normalize takes pixels from 0 to 1: a mean from 0 to 1 and a deviation from 0.001 to 1000, each one "
-            f"number or three, got {choice[:60]}"
-        )
-    return mean * (3 // len(mean)), std * (3 // len(std))
+        in_range = all(0 <= value <= 1 for value in mean) and all(0.001 <= value <= 1000 for value in std)
+        if {len(mean), len(std)} <= {1, 3} and in_range:
+            return mean * (3 // len(mean)), std * (3 // len(std))
+    raise UserError(
+        "normalize takes pixels from 0 to 1: a mean from 0 to 1 and a deviation from 0.001 to 1000, each one "
+        f"number or three, got {choice[:60]}"
+    )
 
 
 def statistics_text(statistics: Statistics | None) -> str:
@@ -149,8 +151,6 @@ def statistics_text(statistics: Statistics | None) -> str:
 
 def _expected(name: str) -> Statistics | None:
     """What the weights were trained with; None: pixels in [0, 1], or unknown."""
-    if name == DEMO:
-        return None
     if name in _REGISTERED:
         card = _card(_REGISTERED[name]())
         return (tuple(card["mean"]), tuple(card["std"])) if "mean" in card and "std" in card else None

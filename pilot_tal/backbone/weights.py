@@ -88,19 +88,29 @@ def build_from_state(state: dict[str, Tensor], num_heads: int, name: str = "vit"
 
 
 def load_weights(model: Any, path: str | Path) -> None:
-    """Fills a model from a file; classifiers are ignored, positions of a ViT resampled to its grid."""
+    """Fills a model from a file; classifiers are ignored.
+
+    timm's filter for the model translates other authors' names and resamples position embeddings to its grid.
+    """
     path = weights_file(path)
     state = read_state(path)
-    if not any(name.endswith("embedding/kernel") for name in state):
-        _fill(model, _to_grid(model, state, path), str(path))
-        return
-    _check_values(state, str(path))
+    patch, own = state.get("patch_embed.proj.weight"), model.state_dict().get("patch_embed.proj.weight")
+    if patch is not None and own is not None and patch.shape != own.shape:
+        raise UserError(f"{path}: patch_embed.proj.weight is {list(patch.shape)}, the model needs {list(own.shape)}")
+    jax = any(name.endswith("embedding/kernel") for name in state)
+    if jax:
+        _check_values(state, str(path))
+    module = sys.modules[type(model).__module__]
+    convert = getattr(module, "checkpoint_filter_fn", None) if module.__name__.startswith("timm.") else None
     try:
-        model.load_pretrained(str(path))  # timm's own reader of Google's layout
-    except KeyError as error:
-        raise UserError(f"{path} lacks {error} of the JAX checkpoint") from error
+        if jax:
+            return model.load_pretrained(str(path))  # timm's own reader of Google's layout
+        state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+        state = convert(state, model) if convert else state
     except Exception as error:
-        raise UserError(f"{path} does not fit the model: {one_line(str(error))[:200]}") from error
+        cause = "lacks" if isinstance(error, KeyError) else "does not fit the model:"
+        raise UserError(f"{path} {cause} {one_line(str(error))[:200]}") from error
+    _fill(model, state, str(path))
 
 
 def weights_file(path: str | Path) -> Path:
@@ -187,20 +197,6 @@ def _read(path: Path) -> Any:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _to_grid(model: Any, state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Other authors' names to timm's, and position embeddings to the model's grid, by timm's filter for the model."""
-    patch, own = state.get("patch_embed.proj.weight"), model.state_dict().get("patch_embed.proj.weight")
-    if patch is not None and own is not None and patch.shape != own.shape:
-        raise UserError(f"{path}: patch_embed.proj.weight is {list(patch.shape)}, the model needs {list(own.shape)}")
-    module = sys.modules[type(model).__module__]
-    convert = getattr(module, "checkpoint_filter_fn", None) if module.__name__.startswith("timm.") else None
-    try:
-        floats = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
-        return convert(floats, model) if convert else floats
-    except Exception as error:
-        raise UserError(f"{path} does not fit the model: {one_line(str(error))[:200]}") from error
 
 
 def _fill(model: Any, state: dict[str, Tensor], source: str) -> None:

@@ -112,8 +112,6 @@ class AIR(RandomFeatures):
     candidates = RIDGES
     scatter = "class"
 
-    config: AIRConfig
-
     def validate(self, features: Tensor, labels: Tensor) -> Tensor:
         """Leave-one-out errors of every ridge."""
         return leave_one_out(self.moments, features.cpu(), labels)

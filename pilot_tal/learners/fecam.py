@@ -40,7 +40,6 @@ class FeCAM(Prototypes):
     config_class = FeCAMConfig
     scatter = "class"
 
-    config: FeCAMConfig
     cov_mats: Tensor
     inverses: Tensor
 

@@ -189,6 +189,7 @@ class PLDA(ClosedForm):
         if config.layers != PLDAConfig.layers:  # the usual number is cut to the backbone's
             backbone.check_layers(config.layers)
         self.candidates = SHRINKAGES if config.shrinkage == AUTO else ()
+        self.scatter = "class" if config.removable else "pooled"
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         fixed = DEFAULT_SHRINKAGE if config.shrinkage == AUTO else float(config.shrinkage)
         self.register_buffer("shrinkage", torch.tensor([fixed], dtype=torch.float64))
@@ -210,10 +211,6 @@ class PLDA(ClosedForm):
     def feature_dim(self) -> int:
         """All blocks side by side."""
         return self.layers * self.backbone.dim
-
-    def new_moments(self) -> Moments:
-        """Statistics without any image."""
-        return Moments(self.feature_dim, "class" if self.config.removable else "pooled")
 
     @torch.no_grad()
     def embedding(self, x: Tensor) -> Tensor:

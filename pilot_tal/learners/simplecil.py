@@ -46,5 +46,3 @@ class SimpleCIL(Prototypes):
 
     name, title = "simplecil", "SimpleCIL"
     config_class = SimpleCILConfig
-
-    config: SimpleCILConfig  # type: ignore[assignment]

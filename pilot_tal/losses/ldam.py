@@ -33,15 +33,10 @@ class LDAM(TaskLoss):
 
     def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """Cross-entropy on the scaled logits, the margin taken from the true class."""
-        return F.cross_entropy(self.scale * (logits - of_true_class(values, targets)), targets)
+        return F.cross_entropy(self.scale * (logits - F.one_hot(targets, len(values)) * values), targets)
 
 
 def margins(counts: Tensor, largest: float) -> Tensor:
     """Δ_k ∝ n_k^{−1/4}, scaled so that the rarest class has the largest."""
     rarity = counts**-0.25
     return rarity * (largest / rarity.max())
-
-
-def of_true_class(values: Tensor, targets: Tensor) -> Tensor:
-    """[batch, classes] with the value of the true class in its column, 0 elsewhere."""
-    return F.one_hot(targets, len(values)) * values

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pilot_tal.losses.base import LOSSES, TaskLoss
 from pilot_tal.losses.class_balanced import effective_weights
-from pilot_tal.losses.ldam import margins, of_true_class
+from pilot_tal.losses.ldam import margins
 from pilot_tal.schema import Rule
 from pilot_tal.stream.task import TaskInfo
 
@@ -53,5 +53,5 @@ class DeferredLDAM(TaskLoss):
     def batch_loss(self, logits: Tensor, targets: Tensor, values: Tensor) -> Tensor:
         """LDAM, weighted towards the end."""
         given_up, weights = values
-        logits = self.scale * (logits - of_true_class(given_up, targets))
+        logits = self.scale * (logits - F.one_hot(targets, len(given_up)) * given_up)
         return F.cross_entropy(logits, targets, weight=weights if self._reweighted else None)
