@@ -172,9 +172,7 @@ class RunRecord:
         stream = {key: value for key, value in asdict(self.stream).items() if (key, value) != ("task_rho", 1.0)}
         return short_hash([made, self.seed, self.data.name, self.data.checksum, stream])  # as before task_rho existed
 
-    def plain(self) -> dict[str, Any]:
-        """Plain values, for a file."""
-        return asdict(self)
+    plain = asdict
 
 
 def run_name(data: DataRecord, method: MethodRecord, loss: LossRecord, seed: int, identity: Any) -> str:

@@ -74,11 +74,7 @@ class RunState:
 
 
 def run_states(folder: Path) -> list[RunState]:
-    """All runs of a folder: those begun, and those that a plan noted there has still to begin.
-
-    Raises:
-        UserError: it is not a folder, or there is nothing in it.
-    """
+    """All runs of a folder: those begun, and those that a plan noted there has still to begin."""
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a directory; give a folder of runs")
     jobs, bad = planned(folder)
@@ -105,11 +101,9 @@ def state_of(path: Path, name: str = "", job: str = "", queue: Queue | None = No
         silent = owner is not None and owner.silent > SILENT_SECONDS
         if owner is not None and not (silent and job and queue is not None and waiting is None):  # killed with its node
             places = [owner.where, where, f"silent for {owner.silent / 60:.0f} min" if silent else ""]
-            left = owner.doing.get("left")
+            position, left = str(owner.doing.get("position", "")), owner.doing.get("left")
             left = float(left) if isinstance(left, (int, float)) and 0 <= left < _LONGEST else None
-            return RunState(
-                name, "running", ", ".join(filter(None, places)), str(owner.doing.get("position", "")), left
-            )
+            return RunState(name, "running", ", ".join(filter(None, places)), position, left)
         failed = path / ERROR
         if failed.is_file() and (waiting is None or waiting[0] == "RUNNING"):
             return RunState(name, "failed", where, read_bytes(failed).decode("utf-8", "replace").strip())
