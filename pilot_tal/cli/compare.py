@@ -59,11 +59,9 @@ def compare(
     if slurm or for_slurm:
         from pilot_tal.engine.slurm import submit
 
-        submit(study, for_slurm, partial(_report_folder, method, dataset), echo, dry_run)
-        return
+        return submit(study, for_slurm, partial(_report_folder, method, dataset), echo, dry_run)
     if dry_run:
-        show_runs(study)
-        return
+        return show_runs(study)
     with stoppable():
         outcome = api.launch(study)
     if done := [job.path for job in outcome.jobs if not job.failure]:

@@ -18,8 +18,7 @@ def run(
 
     study = run_config(method, dataset, settings or (), quick)
     if dry_run:
-        show_runs(study)
-        return
+        return show_runs(study)
     with stoppable():
         (job,) = api.launch(study).jobs
     print_summary([job.path])

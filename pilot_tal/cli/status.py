@@ -14,15 +14,12 @@ if TYPE_CHECKING:
 
     from pilot_tal.record.states import RunState
 
-SECONDS_BETWEEN_LOOKS = 5.0
 COLOURS = {"done": "green", "running": "cyan", "failed": "red", "stopped": "yellow"}
 
 
 def status(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder of runs, or one run.")] = "runs",
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every few seconds until all runs have ended.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until all runs have ended.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show every run of FOLDER: done, running (where, task, time left), queued, failed (why), stopped.
@@ -31,7 +28,6 @@ def status(
 
     Example: pilot-tal status runs --watch
     """
-    from rich.console import Console
     from rich.live import Live
 
     from data_lt.files import given_path
@@ -45,12 +41,12 @@ def status(
     elif not watch:
         print_table(_shown(states))
     else:
-        with Live(console=Console(), auto_refresh=False) as live:
+        with Live(auto_refresh=False) as live:
             while True:
                 live.update(_shown(states), refresh=True)
                 if not any(state.state in ("running", "queued") for state in states):
                     return
-                time.sleep(SECONDS_BETWEEN_LOOKS)
+                time.sleep(5.0)
                 states = run_states(path)
 
 

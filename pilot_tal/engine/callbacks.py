@@ -120,8 +120,7 @@ class Progress(Callback):
             return
         position = f"task {task.index + 1}/{task.num_tasks} epoch {step.epoch + 1}/{run.settings.tuned_epoch}"
         left = (self.left - self.steps) * self.busy / self.steps
-        status = Status(position, float(step.loss), left, self.steps / self.left)
-        self.show(status)
+        self.show(status := Status(position, float(step.loss), left, self.steps / self.left))
         if not self.display.live and now - self.last_line >= SECONDS_BETWEEN_LINES:
             run.message(str(status))
 

@@ -62,11 +62,7 @@ def load_checkpoint(path: Path, task: int | None = None) -> Checkpoint | None:
 
 
 def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
-    """Verifies what a run has so far and continues its list of files.
-
-    Returns:
-        The last checkpoint, None if no task is finished, and true and predicted labels after each finished task.
-    """
+    """Verifies what a run has so far, continues its list of files, and returns it: last checkpoint and all labels."""
     path = writer.path
     if not (path / RECORD).is_file() and not (path / RESULT).is_file():
         return None, []

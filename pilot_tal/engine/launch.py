@@ -38,9 +38,7 @@ from pilot_tal.stream.store import free_memory
 
 MEMORY_SHARE = 0.4  # of the free memory for workers; decoded images may take as much
 WORKER_BYTES = 400 << 20  # of a worker beside its batches
-SECONDS_TO_LOOK_AGAIN = 5.0
-SECONDS_TO_STOP = 5.0
-PROBE_STEPS = 4
+PATIENCE = 5.0  # seconds before a run of another process is looked at again, and before a worker is killed
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,8 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
         display.message(f"{total - len(todo)} of {total} runs are done already", routine=True)
     if not todo:  # finished runs are returned from a disk that cannot be written, too
         return Outcome(study, jobs.all)
-    check_output(output)
+    with os_errors(f"cannot write to {output}"):
+        output.mkdir(parents=True, exist_ok=True)
     if total > 1:
         note_plan(output, (job.path.name for job in jobs.all))
     forked = total > 1 and can_fork()
@@ -111,14 +110,6 @@ def launch(study: StudyConfig, display: Display | None = None, callbacks: Sequen
     return Outcome(study, jobs.all)
 
 
-def check_output(output: Path) -> None:
-    """Refuses a folder that cannot be written."""
-    with os_errors(f"cannot write to {output}"):
-        output.mkdir(parents=True, exist_ok=True)
-    if not os.access(output, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {output}: no permission")
-
-
 def find_slots(jobs: Jobs, todo: Sequence[Job], gpus: Sequence[str]) -> list[str | None]:
     """One slot per run at a time, with its GPU or None: `jobs` of them, or as many as cores, GPUs and memory allow."""
     hardware = jobs.study.hardware
@@ -149,7 +140,7 @@ def measure(run: Trainer) -> tuple[float, float]:
         times.append(time.perf_counter())
 
     with torch.random.fork_rng(devices=[]):
-        batches = run.train_batches(task).epochs(1, 0, run.settings.drop_last, PROBE_STEPS)
+        batches = run.train_batches(task).epochs(1, 0, run.settings.drop_last, limit=4)
         train_task(learner, run.criterion(), task, batches, epochs=1, config=run.settings, device=device,
                    precision=precision, on_step=on_step)  # fmt: skip
         times = times[1:] if len(times) > 2 else times  # without the first step, which is slower
@@ -203,7 +194,7 @@ class Workers:
         finally:  # SIGTERM first, SIGKILL soon after
             for worker in self.running:
                 worker.process.terminate()
-            until = time.monotonic() + SECONDS_TO_STOP
+            until = time.monotonic() + PATIENCE
             for worker in self.running:
                 worker.process.join(max(0.0, until - time.monotonic()))
                 worker.process.kill()
@@ -253,7 +244,11 @@ class Workers:
             self.running.remove(worker)
             self.free.append(worker.slot)
             self.display.update(job.label, None)
-            self._settle(job, *(worker.outcome or ("killed", _cause(status))))
+            cause = f"exited with status {status} and no error message"
+            if status < 0:
+                name = signal.Signals(-status).name
+                cause = f"was killed ({name}{', as a system out of memory does' if name == 'SIGKILL' else ''})"
+            self._settle(job, *(worker.outcome or ("killed", cause)))
         self.display.total = self._total()
 
     def _settle(self, job: Job, kind: str, content: str) -> None:
@@ -261,7 +256,7 @@ class Workers:
         if kind == "busy":
             if not job.not_before:
                 self.display.message(f"{job.label}: {content.partition(';')[0]}; looked at again at the end")
-            job.not_before = time.monotonic() + SECONDS_TO_LOOK_AGAIN
+            job.not_before = time.monotonic() + PATIENCE
             self.waiting.append(job)
         elif kind == "killed" and not job.killed:
             job.killed = True
@@ -341,10 +336,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _cause(status: int) -> str:
-    if status >= 0:
-        return f"exited with status {status} and no error message"
-    name = signal.Signals(-status).name
-    return f"was killed ({name}{', as a system out of memory does' if name == 'SIGKILL' else ''})"

@@ -19,7 +19,6 @@ from data_lt.errors import UserError, command, one_line
 from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import AUTO, StudyConfig
 from pilot_tal.engine.jobs import Jobs, run_arguments
-from pilot_tal.engine.launch import check_output
 from pilot_tal.record.states import note_plan, planned, queued_jobs, run_states
 from pilot_tal.schema import Rule, build, settings_of
 
@@ -109,7 +108,6 @@ def submit(
     for job in todo:
         jobs.trainer(job)  # bad settings raise before anything is submitted
         job.trainer = None
-    check_output(output)
     paths = [job.path for job in jobs.all]
     names = [path.name for path in paths]
     note_plan(output, names)  # where that fails, nothing is submitted
