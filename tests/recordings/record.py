@@ -289,13 +289,36 @@ def run_original(name: str, checkout: Path, folder: Path, args: dict[str, Any], 
         if name.endswith("_fixed"):
             merge_once(patches, importlib.import_module("backbone.vit_mos"))
         apply_workarounds(context)
+        nets = importlib.import_module("utils.inc_net")
+        random_states: list[Tensor] = []
+        patches.set(nets, "get_backbone", partial(keep_random_state, nets.get_backbone, random_states))
         patches.set(context.own, "DataLoader", lambda dataset, *_, **__: dataset)
         torch.manual_seed(SEEDS["learner"])
         classes = {"nb_classes": STREAM["tasks"] * STREAM["per"], "nb_tasks": STREAM["tasks"]}
         learner = context.own.Learner({**args, **classes, "device": [torch.device("cpu")]})
+        if args["model_name"] == "coda_prompt":
+            draw_twice(learner, random_states[0])
         patches.callback(os.chdir, os.getcwd())
         os.chdir(folder)  # FeCAM writes a checkpoint
         return run_tasks(learner, recorder, stream, known.masked)
+
+
+def keep_random_state(get_backbone: Callable[..., Any], states: list[Tensor], *args: Any) -> Any:
+    """A ViT; the state of the random numbers after it is kept."""
+    backbone = get_backbone(*args)
+    states.append(torch.get_rng_state())
+    return backbone
+
+
+def draw_twice(learner: Any, state: Tensor) -> None:
+    """CODA-Prompt's head and prompts as when it was recorded: first drawn for the width 768 of its code."""
+    network = learner._network
+    head, prompts = type(network.fc), type(network.prompt)
+    classes, tasks, shape = network.fc.out_features, network.prompt.n_tasks, learner.args["prompt_param"]
+    torch.set_rng_state(state)
+    for width in (768, SHAPE["dim"]):
+        network.fc = head(width, classes)
+        network.prompt = prompts(width, tasks, shape, key_dim=width)
 
 
 def check_checkout(path: Path) -> None:
