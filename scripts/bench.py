@@ -4,7 +4,6 @@ import argparse
 import itertools
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,13 +18,11 @@ import torch
 import pilot_tal as pt
 from pilot_tal.backbone.load import load_backbone
 from pilot_tal.config.settings import method_config
-from pilot_tal.engine.loop import build_optimizer
 from pilot_tal.stream.task import TaskInfo
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
 DEIT_TINY = "deit_tiny_patch16_224"
-CLASSES = 20  # per task of `learners`
 NEW, IMAGES, MEASURED = 10, 20, 32  # of `learn`: classes of a session, images per class, images of the forward pass
 FEW, MORE, FULL = 5, 10, 20  # epochs of `pilot`: measured, and extended to
 
@@ -58,85 +55,6 @@ def loss(given: argparse.Namespace) -> None:
         ratios.append(own / ce)
         print(f"batch {batch:>3}, {classes:>3} classes: CE {ce:.1f}, TAL {own:.1f}, ratio {ratios[-1]:.2f}", flush=True)
     print(f"largest ratio {max(ratios):.2f}, at 256 x 500 {ratios[-1]:.2f}")
-
-
-def learners(given: argparse.Namespace) -> None:
-    """Prompt and adapter learners beside timm's blocks of the same ViT, with nothing learned in them.
-
-    `timm` is the time of what a batch needs at least, on as many tokens as the learner has (L2P: 25 more): for a
-    training step of L2P, DualPrompt and CODA-Prompt a forward pass for the query, a prompted forward pass and a
-    backward pass to the first block's input; for LAE and MOS no query; for LAE while frozen one forward pass; for an
-    evaluation from the second task on one (LAE: two; MOS, `fixed`: one, as the features under earlier adapters are
-    cached). `share` is that time divided by the learner's; above 100 % is faster.
-    """
-    backbone: Any = load_backbone(given.backbone, "random")
-    x, y = torch.rand(given.batch, 3, *backbone.img_size), torch.arange(given.batch) % CLASSES
-    print(f"{given.backbone}, batch {given.batch}, {torch.get_num_threads()} threads")
-    print(f"{'what':<34} {'ms':>7} {'timm':>7} {'images/s':>9} {'share':>7}")
-
-    def timm_blocks(tokens: int, backward: bool) -> None:
-        vit = backbone.vit
-        with torch.set_grad_enabled(backward):
-            inner = vit._pos_embed(vit.patch_embed(x))
-            inner = torch.cat([inner[:, :1].expand(-1, tokens, -1), inner], dim=1).requires_grad_(backward)
-            total = vit.norm(vit.blocks(inner))[:, 0].sum()
-            if backward:
-                total.backward()
-
-    def compare(name: str, run: Callable[[], None], forwards: int, tokens: int, backward: bool) -> None:
-        def least() -> None:
-            for _ in range(forwards - backward):
-                timm_blocks(0 if backward else tokens, backward=False)
-            if backward:
-                timm_blocks(tokens, backward=True)
-
-        rounds = [[seconds(kind) for kind in (least, run)] for _ in range(given.rounds + 1)][1:]  # the first warms up
-        limit, own = (statistics.median(times) for times in zip(*rounds, strict=True))
-        speed = f"{len(x) / own:>9.1f} {limit / own:>7.0%}"
-        print(f"{name:<34} {1000 * own:>7.1f} {1000 * limit:>7.1f} {speed}", flush=True)
-
-    for method in METHODS:
-        torch.manual_seed(0)
-        _measure(method, backbone, x, y, compare)
-
-
-def _measure(method: str, backbone: Any, x: torch.Tensor, y: torch.Tensor, compare: Callable[..., None]) -> None:
-    """Compares the training steps of a learner, and its evaluation in the second task."""
-    mos = method == "mos"
-    changes: dict[str, Any] = {"crct_epochs": 1, "fidelity": "fixed"} if mos else {"fidelity": "pilot"}
-    learner: Any = pt.create_learner(method, backbone, 2 * CLASSES, 2, **changes)
-    config: Any = method_config(method)
-    tasks = [TaskInfo(i, 2, i * CLASSES, (i + 1) * CLASSES, (5,) * CLASSES) for i in range(2)]
-    prompts = config.top_k * config.length if method == "l2p" else 0
-    criterion: Any = pt.create_loss("tal")
-    learner.begin_task(tasks[0])
-    criterion.begin_task(tasks[0])
-    phases = [("frozen epochs", 0, 1), ("training", config.tuned_epoch - 1, 1)]
-    for name, epoch, forwards in phases if method == "lae" else [("training", 0, 1 if mos else 2)]:
-        learner.begin_epoch(epoch, config.tuned_epoch)
-        optimizer = build_optimizer(learner.param_groups(), learner.config)
-
-        def step(optimizer: torch.optim.Optimizer = optimizer) -> None:
-            logits, aux = learner.observe(x)
-            optimizer.zero_grad(set_to_none=True)
-            (criterion(logits, y) + aux).backward()
-            optimizer.step()
-            learner.after_step()
-
-        compare(f"{method} {name}", step, forwards, prompts, backward=name == "training")
-    learner.end_task(lambda: [(x, y)])
-    ids = torch.arange(len(x))
-    learner.scores(x, ids)
-    learner.begin_task(tasks[1])
-    if mos:
-        learner.end_task(lambda: [(x, y + CLASSES)])
-
-    def evaluate() -> None:
-        if mos:  # what a finished task costs the old images: its one new adapter
-            learner.cache.forget("adapter1")
-        learner.scores(x, ids)
-
-    compare(f"{method} evaluation, 2nd task", evaluate, 2 if method == "lae" else 1, prompts, backward=False)
 
 
 def learn(given: argparse.Namespace) -> None:
@@ -207,7 +125,8 @@ def command(given: argparse.Namespace, engine: str, method: str, epochs: int, ou
         share = given.classes // given.tasks
         run = ["upstream", "--repo", given.repo, "--config", f"exps/{method}.json", "--loss", "tal", "--seed", "1993"]
         run += ["--dataset", given.dataset, "--data-root", given.data_root, "--output", output, "--device", "cpu"]
-        run += ["--weights", given.vit, f"init_cls={share}", f"increment={share}", f"tuned_epoch={epochs}", batch]
+        run += ["--weights", given.vit, "--python", given.python, f"tuned_epoch={epochs}", batch]
+        run += [f"init_cls={share}", f"increment={share}"]
         return [*run, *(f"data.{item}" for item in given.settings)]
     run = ["run", method, given.dataset, "loss=tal", f"tasks={given.tasks}", f"epochs={epochs}", batch, "threads=1"]
     run += [f"backbone={DEIT_TINY}", f"weights={given.vit}", f"img_size={given.img_size}", "normalize=none"]
@@ -222,11 +141,11 @@ def at_full(times: dict[int, float]) -> float:
 
 OPTIONS: dict[Callable[[argparse.Namespace], None], dict[str, Any]] = {
     loss: {"--rounds": 30, "--calls": 100},
-    learners: {"--backbone": DEIT_TINY, "--batch": 32, "--rounds": 5},
     learn: {"--backbone": "vit_small_patch16_224.augreg_in21k"},
     pilot: {
         **{"--repo": "LAMDA-PILOT", "--dataset": "cub_lt", "--data-root": "data", "--classes": 200, "--tasks": 5},
         **{"--img-size": 224, "--weights": "random", "--methods": ",".join(METHODS), "--precisions": "fp32,bf16"},
+        "--python": str(ROOT / ".venv-upstream" / "bin" / "python"),
     },
 }
 

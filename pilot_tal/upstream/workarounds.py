@@ -49,7 +49,7 @@ def needed_workarounds(context: Context) -> list[Callable[[Context], None]]:
         our_data: job.data is not None,
         no_download: job.weights is not None,
         other_vit: bool(job.vit),
-        fewer_workers: chosen_workers(job) is not None,
+        fewer_workers: _workers(job) is not None,
         keep_small_task: coda,
         coda_leaf: coda and context.on_cpu,
         coda_one_epoch: coda and job.args["tuned_epoch"] == 1,
@@ -121,14 +121,11 @@ def load_vit_weights(model: Any, path: Path) -> None:
         state = prepare(state, model)
     own = model.state_dict()
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
-    wanted = (name for name in own if name.startswith(_BACKBONE) and "ssf_" not in name)  # SSF trains its own
-    missing = [name for name in wanted if name not in fitting]
+    missing = model.load_state_dict(fitting, strict=False).missing_keys
+    missing = [name for name in missing if name.startswith(_BACKBONE) and "ssf_" not in name]  # SSF trains its own
     if missing:
-        raise UserError(
-            f"the weights {path} do not fit the ViT: {missing[0]} is missing or of another shape, "
-            f"and so are {len(missing) - 1} more"
-        )
-    model.load_state_dict(fitting, strict=False)
+        what = f"{missing[0]} is missing or of another shape, and so are {len(missing) - 1} more"
+        raise UserError(f"the weights {path} do not fit the ViT: {what}")
 
 
 def other_vit(context: Context) -> None:
@@ -143,8 +140,7 @@ def other_vit(context: Context) -> None:
     context.patches.set(VisionTransformer, "__init__", build_in_shape)
 
 
-def chosen_workers(job: "Job") -> int | None:
-    """Loader processes: the job's, else the number of cores where it is below what the originals ask for."""
+def _workers(job: "Job") -> int | None:
     cores = os.cpu_count() or 1
     return cores if job.workers is None and cores < FULL_WORKERS else job.workers
 
@@ -154,7 +150,7 @@ def fewer_workers(context: Context) -> None:
     build = DataLoader.__init__
 
     def build_with_ours(self: DataLoader, *args: Any, **kwargs: Any) -> None:
-        kwargs |= {"num_workers": chosen_workers(context.job)} | ({"pin_memory": False} if context.on_cpu else {})
+        kwargs |= {"num_workers": _workers(context.job)} | ({"pin_memory": False} if context.on_cpu else {})
         build(self, *args, **kwargs)
 
     context.patches.set(DataLoader, "__init__", build_with_ours)
