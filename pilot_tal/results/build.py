@@ -4,7 +4,6 @@ import base64
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from markupsafe import Markup
@@ -20,12 +19,11 @@ from pilot_tal.results import tables
 from pilot_tal.results.drawing import FORMATS, Plot, style
 from pilot_tal.results.findings import Finding, environment, group_findings, headline, study_findings
 from pilot_tal.results.formats import Table, clean, difference_cell, percent, spread_cell, write_text
-from pilot_tal.results.grouping import load_study
+from pilot_tal.results.grouping import Runs, load_study
 from pilot_tal.results.images import feature_maps, thumbnails
 from pilot_tal.results.study import BASELINE, Group, Study
 
-ALL_PLOTS_UP_TO = 4
-"""Groups of a report whose pages have every plot; those of larger reports have the main ones unless asked."""
+ALL_PLOTS_UP_TO = 4  # groups of a report whose pages have every plot; those of larger ones only if asked
 
 
 @dataclass
@@ -53,27 +51,11 @@ class Part:
 
 
 def build_report(
-    runs: Study | Iterable[str | Path],
-    output: str | Path,
-    baseline: str = BASELINE,
-    *,
-    plots: bool = False,
-    features: bool = False,
+    runs: Runs, output: str | Path, baseline: str = BASELINE, *, plots: bool = False, features: bool = False
 ) -> Path:
-    """Write the report on all runs at or below `runs` into `output`; all its files appear together or none does.
+    """Write the report on all runs at or below `runs` into `output`, with the options of `pilot_tal.report`.
 
-    Args:
-        runs: A study, run directories, or folders of them.
-        output: Folder of the report.
-        baseline: The loss that the others are compared with; a study has its own.
-        plots: Draw every plot, and write each as SVG, PDF and PNG.
-        features: Add a map of the frozen features of the test images; needs the images, the weights and umap-learn.
-
-    Returns:
-        The overview page, `output/index.html`. The same runs give the same bytes.
-
-    Raises:
-        UserError: there is no run, one is damaged, no run has the baseline, or the folder cannot be written.
+    All its files appear together or none does; the same runs give the same bytes. Returns the overview page.
     """
     study, output = load_study(runs, baseline), given_path(output, "output")
     finished, section = study.finished, None
@@ -85,19 +67,15 @@ def build_report(
             if len(finished) > 1:
                 write_text(folder / f"{group.slug}.html", _page(study, None, section, plots))
             bar.update(1)
-        overview = _study_part(study).write(folder, chain(draw.study_plots(study), maps), plots)
+        shown = [tables.paper_layout_table(study), tables.overview_table(study)] if finished else []
+        overview = Part("overview", tables.conditions_table(finished, "conditions"), study_findings(study), shown)
+        overview.write(folder, (*draw.study_plots(study), *maps), plots)
         write_text(folder / "index.html", _page(study, overview, section if len(finished) == 1 else None, plots))
     return output / "index.html"
 
 
-def _study_part(study: Study) -> Part:
-    shown = [tables.unfinished_table(study)] if study.unfinished else []
-    shown += [tables.paper_layout_table(study), tables.overview_table(study)] if study.finished else []
-    return Part("overview", tables.conditions_table(study.finished, "conditions"), study_findings(study), shown)
-
-
 def _group_part(group: Group) -> Part:
-    shown = [table for table in (tables.metrics_table(group), tables.changes_table(group)) if table]
+    shown = [table for table in (tables.metrics_table(group), tables.changes_table(group)) if table.rows]
     folded = {
         "After each task": tables.tasks_table(group),
         "Most confused pairs": tables.confused_table(group),
@@ -109,35 +87,27 @@ def _group_part(group: Group) -> Part:
 
 
 def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
-    """The plots of a group: the main ones, or `every` one."""
-    variants, several = group.featured_variants(), len(group.task_sizes) > 1
-    yield draw.group_tradeoff(group)
-    yield draw.accuracy_by_class(group, variants)
+    variants, several = group.finished_variants(), len(group.task_sizes) > 1
+    yield from (draw.group_tradeoff(group), draw.accuracy_by_class(group, variants))
     if several:
         yield draw.after_task(group, variants)
-    if not every:
-        return
-    yield from (draw.difference_by_class(group, v) for v in group.compared_variants() if v in variants)
-    yield from draw.training_curves(variants)
-    yield from draw.prompts_picked(group, variants)
-    yield from draw.tal_over_steps(variants)
-    if several:
-        yield draw.precision_recall_by_task(group, variants)
-        yield from map(draw.task_matrix, variants)
-    yield from (draw.confusion(group, variant) for variant in variants)
+    if every:
+        yield from (draw.difference_by_class(group, variant) for variant in group.compared_variants())
+        yield from (*draw.training_curves(variants), *draw.prompts_picked(group, variants))
+        yield from draw.tal_over_steps(variants)
+        yield from map(draw.task_matrix, variants if several else ())
+        yield from (draw.confusion(group, variant) for variant in variants)
 
 
 def _page(study: Study, overview: Part | None, section: Part | None, plot_files: bool) -> str:
     """A page: the overview, one group, or both for a study of one group."""
-    templates = environment()
-    assert templates.loader is not None
-    script = templates.loader.get_source(templates, "page.js")[0]
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     group = section.group if section else None
     datasets = dict.fromkeys(clean(each.record.data.title) for each in study.groups)
     losses = dict.fromkeys(v.loss_title for each in study.groups for v in each.variants if v.trains)
     *most, last = losses or dict.fromkeys(each.method_title for each in study.groups)
     title = f"{', '.join(most)}{' and ' if most else ''}{last} on {', '.join(datasets)}"
-    return templates.get_template("page.html.j2").render(
+    return environment().get_template("page.html.j2").render(
         study=study,
         title=group.title if group and not overview else title,
         headline=headline(study) if overview else [],
@@ -145,14 +115,13 @@ def _page(study: Study, overview: Part | None, section: Part | None, plot_files:
         section=section,
         plot_formats=FORMATS if plot_files else (),
         thumbnails=thumbnails(group) if group and len(study.finished) <= ALL_PLOTS_UP_TO else None,
-        tiled=[v for v in group.compared_variants() if v in group.featured_variants()] if group else [],
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         definitions=DEFINITIONS.values(),
     ).rstrip() + "\n"  # fmt: skip
 
 
-def print_summary(runs: Study | Iterable[str | Path], console: Console | None = None) -> None:
+def print_summary(runs: Runs, console: Console | None = None) -> None:
     """Print a table per group, what to be careful about, and what each loss did to the tail."""
     console, study = console or Console(), load_study(runs)
     printed: set[str] = set()

@@ -12,35 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 WIDTH = 5.2  # inches; at 72 units per inch about as wide as a phone, so that text is never scaled down
-INK = "#010203"  # `inline` replaces it by the page's text colour
+INK = "#010203"  # also in plots.mplstyle; `inline` replaces it by the page's text colour
 _METADATA: dict[str, dict[str, None]] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": {"CreationDate": None},
     "png": {"Software": None},
 }
 FORMATS = tuple(_METADATA)
-_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "pilot_tal",
-    "font.family": "DejaVu Sans",
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.alpha": 0.15,
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "legend.fontsize": 11,
-    "lines.linewidth": 1.8,
-    "text.parse_math": False,
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
-    **dict.fromkeys(_INKED, INK),
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +50,7 @@ class Plot:
 
 def style() -> AbstractContextManager:
     """The look of all plots, inside a `with` block."""
-    return matplotlib.rc_context(_STYLE)
+    return matplotlib.rc_context(fname=Path(__file__).with_name("plots.mplstyle"))
 
 
 def figure(height: float, rows: int = 1, **options) -> tuple[Figure, list[Axes]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from math import log
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from pilot_tal.record.run_dir import Run
 from pilot_tal.results import formats
 from pilot_tal.results.formats import clean, exact
 from pilot_tal.results.study import Group, Study, Variant, shared_seeds
-from pilot_tal.results.tables import departures, table_numbers
+from pilot_tal.results.tables import departures, paper_numbers
 
 NEAR_CHANCE = 1.5  # times the accuracy of a uniform guess
 NEAR_LN_C = 0.95  # times the loss of a uniform guess
@@ -43,7 +44,7 @@ class Finding:
 
 @cache
 def environment() -> Environment:
-    """The templates of the report with the filters that print numbers; only those of pages escape HTML."""
+    """The templates of the report; only that of the page escapes HTML."""
     loader = PackageLoader("pilot_tal", "results")
     found = Environment(loader=loader, autoescape=lambda name: name == "page.html.j2", undefined=StrictUndefined)
     found.filters |= {name: getattr(formats, name) for name in ("points", "percent", "interval", "number")}
@@ -83,13 +84,22 @@ def study_findings(study: Study) -> list[Finding]:
 
 def group_findings(group: Group) -> list[Finding]:
     """What a reader must know about one group."""
-    found = [*_nothing_learned(group), *_data(group), *_seeds(group), *_calibration(group)]
+    variants = group.finished_variants()
+    found = [Finding("demo_data", "note")] if group.dataset == "demo_lt" else []
+    found += [finding for variant in variants for finding in _of_variant(group, variant)]
+    found += _below_reference(group)
+    single = [variant for variant in variants if len(variant.seeds) == 1 and not variant.record.is_open]
+    if single:
+        names = [variant.label if variant.trains else group.method_title for variant in single]
+        found.append(Finding("one_seed", "warning", {"variants": names}))
     if group.fidelity == "pilot" and group.method in _VOTED:
         found.append(Finding("batch_vote", "note", {"method": group.method_title}))
-    found += _paper(group)
+    reasons = {v.label: apart for v in variants if paper_numbers(group, v, True) and (apart := departures(group, v))}
+    if reasons:
+        differences = list(dict.fromkeys(clean(reason) for apart in reasons.values() for reason in apart))
+        found.append(Finding("not_the_papers", "note", {"variants": [*reasons], "differences": differences}))
     notes = dict.fromkeys(clean(note) for run in group.runs for note in run.record.notes)
-    texts = {str(finding) for finding in found}
-    return found + [Finding("run_note", "note", {"text": note}) for note in notes if note not in texts]
+    return found + [Finding("run_note", "note", {"text": note}) for note in notes if note not in map(str, found)]
 
 
 def _tail_change(group: Group, variant: Variant, found: Difference) -> Finding:
@@ -115,74 +125,41 @@ def _tail_changes(cases: Sequence[Case]) -> Finding:
     return Finding("tail_changes", "result", values)
 
 
-def _nothing_learned(group: Group) -> Iterator[Finding]:
-    """Trained variants near chance, by training loss or by accuracy, or below the best training-free reference."""
+def _of_variant(group: Group, variant: Variant) -> Iterator[Finding]:
+    """A variant near chance, by training loss or by accuracy, without a fair comparison, or not calibrated."""
+    name, base, runs = variant.label, group.baseline(variant), variant.runs.values()
     chance, last_task = 1 / sum(group.task_sizes), group.task_sizes[-1]
-    trained = [variant for variant in group.finished_variants() if variant.trains]
-    for variant in trained:
-        losses = [[*tasks.values()][-1][-1] for run in variant.runs.values() if (tasks := epoch_means(run, "loss"))]
-        right = variant.spread("a_last")
-        if losses and last_task > 1 and (loss := sum(losses) / len(losses)) >= NEAR_LN_C * log(last_task):
-            values = {"variant": variant.label, "cause": "training_loss", "value": float(loss), "limit": log(last_task)}
-            yield Finding("nothing_learned", "warning", values)
-        if right and chance < 1 and right.mean <= NEAR_CHANCE * chance:
-            values = {"variant": variant.label, "cause": "accuracy", "value": right.mean, "limit": chance}
-            yield Finding("nothing_learned", "warning", values)
+    losses = [[*tasks.values()][-1][-1] for run in runs if (tasks := epoch_means(run, "loss"))]
+    right = variant.spread("a_last")
+    if variant.trains and losses and last_task > 1 and (loss := np.mean(losses)) >= NEAR_LN_C * log(last_task):
+        values = {"variant": name, "cause": "training_loss", "value": float(loss), "limit": log(last_task)}
+        yield Finding("nothing_learned", "warning", values)
+    if variant.trains and right and chance < 1 and right.mean <= NEAR_CHANCE * chance:
+        values = {"variant": name, "cause": "accuracy", "value": right.mean, "limit": chance}
+        yield Finding("nothing_learned", "warning", values)
+    if variant.trains and variant.loss != group.baseline_loss and (base is None or not base.runs):
+        yield Finding("no_baseline", "warning", {"variant": name, "base": group.baseline_title})
+    elif base is not None and variant.seeds != base.seeds:
+        values = {"variant": name, "seeds": variant.seeds, "base": base.label, "base_seeds": base.seeds}
+        yield Finding("different_seeds", "warning", values)
+    if base and (other := sorted({*variant.runs} & {*base.runs} - {*shared_seeds(variant, base)})):
+        yield Finding("different_data", "warning", {"variant": name, "base": base.label, "seeds": other})
+    weights = [weight for run in runs for weight in mean_weights(run)]
+    low = [weight for weight in weights if weight < CALIBRATED]
+    if low:
+        numbers = {"mean": sum(low) / len(low), "smallest": min(low), "largest": max(low)}
+        values = {"variant": name, "tasks": len(low), "of": len(weights), **numbers}
+        yield Finding("not_calibrated", "warning", values)
+
+
+def _below_reference(group: Group) -> Iterator[Finding]:
     references = [(mean.mean, *reference) for reference in group.references if (mean := reference[1].spread("a_mean"))]
     if references:
         level, title, best = max(references, key=lambda reference: reference[0])
-        changes = {variant.label: variant.minus(best, "a_mean") for variant in trained}
+        changes = {v.label: v.minus(best, "a_mean") for v in group.finished_variants() if v.trains}
         below = {label: found.mean for label, found in changes.items() if found and exact(found.mean) < 0}
         if below:
-            values = {"reference": title, "level": level, "variants": below}
-            yield Finding("below_reference", "warning", values)
-
-
-def _data(group: Group) -> Iterator[Finding]:
-    if group.dataset == "demo_lt":
-        yield Finding("demo_data", "note")
-    for variant in group.finished_variants():
-        base = group.baseline(variant)
-        if base and (other := sorted({*variant.runs} & {*base.runs} - {*shared_seeds(variant, base)})):
-            values = {"variant": variant.label, "base": base.label, "seeds": other}
-            yield Finding("different_data", "warning", values)
-        if not variant.trains:
-            name = group.method_title + (f" ({variant.options_label})" if variant.options_label else "")
-            yield Finding("training_free", "note", {"method": name})
-
-
-def _seeds(group: Group) -> Iterator[Finding]:
-    for variant in group.finished_variants():
-        base = group.baseline(variant)
-        if variant.trains and variant.loss != group.baseline_loss and (base is None or not base.runs):
-            yield Finding("no_baseline", "warning", {"variant": variant.label, "base": group.baseline_title})
-        elif base is not None and variant.seeds != base.seeds:
-            values = {"variant": variant.label, "seeds": variant.seeds, "base": base.label, "base_seeds": base.seeds}
-            yield Finding("different_seeds", "warning", values)
-    single = [v.label if v.trains else group.method_title for v in group.finished_variants()
-              if len(v.seeds) == 1 and not v.record.is_open]  # fmt: skip
-    if single:
-        yield Finding("one_seed", "warning", {"variants": single})
-
-
-def _calibration(group: Group) -> Iterator[Finding]:
-    for variant in (variant for variant in group.finished_variants() if variant.loss.startswith("tal")):
-        weights = [weight for run in variant.runs.values() for weight in mean_weights(run)]
-        low = [weight for weight in weights if weight < CALIBRATED]
-        if low:
-            numbers = {"mean": sum(low) / len(low), "smallest": min(low), "largest": max(low)}
-            values = {"variant": variant.label, "tasks": len(low), "of": len(weights), **numbers}
-            yield Finding("not_calibrated", "warning", values)
-        elif not weights:
-            yield Finding("no_state_log", "note", {"variant": variant.label})
-
-
-def _paper(group: Group) -> Iterator[Finding]:
-    variants = [variant for variant in group.finished_variants() if table_numbers(group, variant)]
-    reasons = {variant.label: found for variant in variants if (found := departures(group, variant))}
-    if reasons:
-        differences = list(dict.fromkeys(clean(reason) for found in reasons.values() for reason in found))
-        yield Finding("not_the_papers", "note", {"variants": [*reasons], "differences": differences})
+            yield Finding("below_reference", "warning", {"reference": title, "level": level, "variants": below})
 
 
 def epoch_means(run: Run, key: str) -> dict[int, np.ndarray]:
@@ -207,13 +184,10 @@ class TaskState:
 
 def read_states(run: Run) -> list[TaskState]:
     """TAL's state in each logged task of a run; empty when nothing was logged."""
-    lines: dict[int, list[dict]] = {}
-    for line in run.state_log():
-        lines.setdefault(line["task"], []).append(line)
     states, start = [], 0
-    for task, found in lines.items():
-        steps = start + 1 + np.array([line["step"] for line in found])
-        q, weights = (np.array([line[key] for line in found], dtype=float) for key in ("Q", "weights"))
+    for task, found in groupby(run.state_log(), lambda line: line["task"]):
+        lines = [(start + 1 + line["step"], line["Q"], line["weights"]) for line in found]
+        steps, q, weights = map(np.array, zip(*lines, strict=True))
         stop = sum(run.record.stream.task_sizes[: task + 1])
         labels = np.arange(stop - q.shape[1], stop)  # those of the task, or all seen so far
         states.append(TaskState(start, steps, labels, q, weights))

@@ -28,9 +28,7 @@ _LATEX = str.maketrans(
         **{"−": "$-$", "±": r"$\pm$", "α": r"$\alpha$", "·": r"$\cdot$", "×": r"$\times$"},
     }
 )
-_LONGEST_SLUG = 60
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
-_SUBSCRIPTS = ("A_Mean", "A_Tail", "A_Head", "A_Last", "A_Avg")
 
 
 def clean(name: object) -> str:
@@ -47,9 +45,8 @@ def shorten(text: str, limit: int = 36) -> str:
 def slug(text: str) -> str:
     """A safe file name; a long one is cut, with a hash of all of `text` at its end."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
-    if len(name) <= _LONGEST_SLUG:
-        return name
-    return f"{name[:_LONGEST_SLUG].rstrip('-')}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+    return name if len(name) <= 60 else f"{name[:60].rstrip('-')}-{digest}"
 
 
 def exact(value: float) -> float:
@@ -57,17 +54,17 @@ def exact(value: float) -> float:
     return round(value, 9)
 
 
-def percent(value: float | None, digits: int = 2) -> str:
+def percent(value: float | None, digits: int = 2, sign: str = "") -> str:
     """A fraction in percent; a dash when there is none."""
-    return "–" if value is None else f"{exact(100 * value):.{digits}f}".replace("-", "−")
+    if value is None:
+        return "–"
+    shown = f"{exact(100 * value):{sign}.{digits}f}"
+    return shown.replace("-", "−") if float(shown) else f"{0:.{digits}f}"
 
 
 def points(value: float | None, digits: int = 2) -> str:
     """A difference of fractions in percentage points, with its sign; a dash when there is none."""
-    if value is None:
-        return "–"
-    shown = f"{exact(100 * value):+.{digits}f}"
-    return shown.replace("-", "−") if float(shown) else f"{0:.{digits}f}"
+    return percent(value, digits, "+")
 
 
 def interval(difference: Difference, digits: int = 2) -> str:
@@ -76,11 +73,6 @@ def interval(difference: Difference, digits: int = 2) -> str:
         return ""
     ends = (exact(100 * end) for end in (difference.low, difference.high))
     return " to ".join(f"{end:+.{digits}f}".replace("-", "−") if end else points(0, digits) for end in ends)
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def number(count: int, noun: str, plural: str | None = None) -> str:
@@ -100,13 +92,9 @@ class Cell:
 
 @dataclass
 class Table:
-    """A table.
+    """A table: a `Cell` in every place; columns may have several levels of titles, the first `labels` hold names.
 
-    Attributes:
-        frame: A `Cell` in every place; columns may have several levels of titles.
-        labels: Number of leading columns that hold names.
-        conditions: What was run, for the caption in LaTeX.
-        formats: What it is written as.
+    `conditions` is what was run, for the caption in LaTeX, and `formats` what the table is written as.
     """
 
     name: str
@@ -140,8 +128,7 @@ class Table:
             for key in dict.fromkeys(key for cell in cells for key in cell.values) or [None]:
                 name = guarded(" ".join(filter(None, (*title, key))))
                 columns[name] = [guarded(cell.text) if key is None else cell.values.get(key) for cell in cells]
-        table = pd.DataFrame(columns)
-        return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+        return pd.DataFrame(columns).to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
 
     def to_markdown(self) -> str:
         """A Markdown table with its title; winners in bold."""
@@ -183,7 +170,6 @@ def make_frame(columns: Sequence[str | tuple[str, ...]], rows: Sequence[Sequence
 
 
 def _name_cell(name: Any) -> Cell:
-    """A name, or a whole number that is printed as it is."""
     return Cell(name) if isinstance(name, str) else Cell(str(name), values={"": int(name)})
 
 
@@ -203,10 +189,10 @@ def difference_cell(difference: Difference | None, digits: int = 2) -> Cell:
     return Cell(points(difference.mean, digits), detail, {**values, "seeds": difference.n})
 
 
-def percent_cell(value: float | None, digits: int = 2, bold: bool = False, shown: Callable = percent) -> Cell:
-    """One fraction in percent, or shown as `points`; a dash for none or NaN."""
+def percent_cell(value: float | None, digits: int = 2, bold: bool = False, sign: str = "") -> Cell:
+    """One fraction in percent; a dash for none or NaN."""
     known = None if value is None or np.isnan(value) else float(value)
-    return Cell(shown(known, digits), "", {"": _percent(known)}, bold)
+    return Cell(percent(known, digits, sign), "", {"": _percent(known)}, bold)
 
 
 def latex(text: str) -> str:
@@ -222,7 +208,7 @@ def markdown(text: str) -> str:
 
 def _latex_title(title: str) -> str:
     """`A_Tail` as the paper prints it."""
-    return f"$A_{{\\mathrm{{{title[2:]}}}}}$" if title in _SUBSCRIPTS else latex(title)
+    return f"$A_{{\\mathrm{{{title[2:]}}}}}$" if re.fullmatch("A_[A-Z][a-z]+", title) else latex(title)
 
 
 def _marked(cell: Cell, escape: Callable[[str], str], bold: str) -> str:

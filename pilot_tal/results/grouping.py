@@ -6,16 +6,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from data_lt import CARDS
 from data_lt.errors import UserError
 from data_lt.files import given_path
 from data_lt.split import Recipe
-from pilot_tal.record.run_dir import RESULT, Run, damaged, find_runs, load_run
+from pilot_tal.record.run_dir import Run, find_runs, load_run
 from pilot_tal.record.run_record import NO_LOSS, RunRecord, flat
 from pilot_tal.results.findings import Finding
 from pilot_tal.results.formats import clean, slug
 from pilot_tal.results.study import BASELINE, Group, Reference, Study, Values, Variant
-from pilot_tal.results.tables import method_place
 
 # Okabe and Ito's palette, distinct for colour-blind readers, and a few more.
 _COLOURS = {NO_LOSS: "#7f7f7f", BASELINE: "#0072b2", "tal": "#d55e00"}
@@ -23,23 +21,18 @@ _OTHER_COLOURS = (
     *("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d", "#66a61e", "#e7298a"),
     *("#1b9e9e", "#7a0177", "#b15928", "#525252"),
 )
-_SHOWN_AS = {"tuned_epoch": "epochs", "seed": "split_seed"}  # names that a user types
+_SHOWN_AS = {"tuned_epoch": "epochs", "data.seed": "split_seed"}  # names that a user types
 _CHECKSUM = "data.checksum"
 _DIGEST = re.compile(r"(?:^|(?<=@))([0-9a-f]{8})[0-9a-f]{8,}$")  # a checksum, or one behind a file's name
 
 
-def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) -> Study:
+Runs = Study | Iterable[str | Path]
+
+
+def load_study(paths: Runs, baseline: str = BASELINE) -> Study:
     """Read all runs at or below `paths`; a study is returned as it is, with its own baseline.
 
-    A run below a given folder that cannot be read is left out and named in the remarks.
-
-    Args:
-        paths: Run directories, or folders of them.
-        baseline: The loss that the others are compared with.
-
-    Raises:
-        UserError: a path is no folder, a run that was given itself cannot be read, or none can; or no run was trained
-            with a baseline other than CE.
+    A run below a given folder that cannot be read is left out and named in the remarks; one that was given raises.
     """
     if isinstance(paths, Study):
         return paths
@@ -49,7 +42,9 @@ def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) ->
     failure: UserError | None = None
     for path in find_runs(given):
         try:
-            runs.append(_read(path))
+            run = load_run(path)
+            _ = run.metrics  # computed from the predictions here, so that a run without any is left out
+            runs.append(run)
         except UserError as error:
             if path in given:
                 raise
@@ -63,16 +58,6 @@ def load_study(paths: Study | Iterable[str | Path], baseline: str = BASELINE) ->
         runs = full
     study = Study(_sort(runs, remarks), remarks)
     return study if baseline == BASELINE else study.with_baseline(baseline)
-
-
-def _read(path: Path) -> Run:
-    """Read a run and compute its metrics, so that a damaged one is found here."""
-    run = load_run(path)
-    try:
-        _ = run.metrics  # computed from the predictions, and kept
-    except UserError as error:
-        raise damaged(path / RESULT, str(error)) from error
-    return run
 
 
 def _sort(runs: Sequence[Run], remarks: list[Finding]) -> list[Group]:
@@ -89,10 +74,9 @@ def _sort(runs: Sequence[Run], remarks: list[Finding]) -> list[Group]:
         group = found.setdefault(key, Group(record, data))
         shared, own = _values(record)
         identity = (key, record.engine.name, record.loss.name, shared, own)
-        if identity not in variants:
-            variants[identity] = Variant(record, shared, own)
-            group.variants.append(variants[identity])
-        variant = variants[identity]
+        variant = variants.setdefault(identity, Variant(record, shared, own))
+        if variant not in group.variants:
+            group.variants.append(variant)
         if not run.finished:
             variant.unfinished.append(run)
         elif (first := variant.runs.setdefault(record.seed, run)) is not run:
@@ -114,13 +98,8 @@ def _sort(runs: Sequence[Run], remarks: list[Finding]) -> list[Group]:
 def _values(record: RunRecord) -> tuple[Values, Values]:
     """The settings that shape the result, as texts: those apart from the loss, and the options of the loss."""
     recipe = {field.name: record.data.recipe.get(field.name) for field in fields(Recipe)}
-    data = {"checksum": record.data.checksum, **_as_typed(recipe)}
-    shared = {**_as_typed(record.conditions()), "data": data}
+    shared = {**record.conditions(), "data": {"checksum": record.data.checksum, **recipe}}
     return tuple(sorted(flat(shared))), tuple(sorted(flat(record.loss.options)))
-
-
-def _as_typed(values: dict[str, Any]) -> dict[str, Any]:
-    return {_SHOWN_AS.get(name, name): value for name, value in values.items()}
 
 
 def _alike(group: Group, groups: Sequence[Group]) -> list[Group]:
@@ -128,10 +107,7 @@ def _alike(group: Group, groups: Sequence[Group]) -> list[Group]:
 
 
 def _references(group: Group, alike: Sequence[Group]) -> Iterator[Reference]:
-    """Training-free methods with the same tasks and ViT, of the groups with the same data.
-
-    One run with another fidelity only is a reference too.
-    """
+    """Training-free methods with the same tasks and ViT; those with another fidelity only, too."""
     vits = {_vit(variant) for variant in group.finished_variants() if variant.trains}
     others = [mate for mate in alike if mate.task_sizes == group.task_sizes and mate.method != group.method]
     own = {other.method for other in others if other.fidelity == group.fidelity}
@@ -149,7 +125,6 @@ def _vit(variant: Variant) -> tuple:
 
 
 def _give_colours(variants: list[Variant]) -> None:
-    """Give each loss one colour in all plots."""
     losses = dict.fromkeys(v.loss for v in sorted(variants, key=_loss_order) if v.loss not in _COLOURS)
     colours = _COLOURS | {loss: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, loss in enumerate(losses)}
     for variant in variants:
@@ -158,8 +133,8 @@ def _give_colours(variants: list[Variant]) -> None:
 
 def _loss_order(variant: Variant) -> tuple:
     """Training-free, CE, TAL and its variants, then the others by their titles."""
-    places = {NO_LOSS: 0, BASELINE: 1}
-    return (places.get(variant.loss, 2 if variant.loss.startswith("tal") else 3), variant.loss_title, variant.loss)
+    loss = variant.loss
+    return (variant.trains, loss != BASELINE, not loss.startswith("tal"), variant.loss_title, loss)
 
 
 def _variant_order(variant: Variant) -> tuple:
@@ -168,14 +143,12 @@ def _variant_order(variant: Variant) -> tuple:
 
 
 def _group_order(group: Group) -> tuple:
-    known = list(CARDS)
-    dataset = known.index(group.dataset) if group.dataset in known else len(known)
-    names = (dataset, group.dataset_title, group.dataset, method_place(group))
+    names = (group.dataset_title, group.dataset, group.method_title, group.method)
     return (*names, len(group.task_sizes), group.task_sizes, group.fidelity, group.data)
 
 
 def _label_variants(variants: list[Variant], kin: list[Variant]) -> None:
-    """Name each variant by its loss and the settings that tell it from its `kin`: those of its data and method."""
+    """Name variants by their loss and the settings that tell them from their `kin`: those of their data and method."""
     engines = {variant.engine for variant in variants}
     for variant in variants:
         mates = [mate for mate in kin if mate.engine == variant.engine]
@@ -195,7 +168,7 @@ def _distinct(mates: list[Values], values: Values) -> str:
     recipes = {tuple(pair for pair in pairs if pair[0] != _CHECKSUM) for pairs in data}
     told = {_CHECKSUM} if len(recipes) == len(data) else {}
     shown = [(key, value) for key, value in values if (key, value) not in common and key not in told]
-    return ", ".join(f"{key.split('.')[-1]}=" + _DIGEST.sub(r"\1", value) for key, value in shown)
+    return ", ".join(f"{_SHOWN_AS.get(k, k.split('.')[-1])}=" + _DIGEST.sub(r"\1", value) for k, value in shown)
 
 
 def _note_data(group: Group, groups: Sequence[Group]) -> None:
@@ -209,7 +182,6 @@ def _note_data(group: Group, groups: Sequence[Group]) -> None:
 
 
 def _name_files(items: Sequence[Any], name: Callable[[Any], str]) -> None:
-    """Give each item a unique file name."""
     taken: set[str] = set()
     for item in items:
         base = slug(name(item))

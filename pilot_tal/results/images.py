@@ -14,7 +14,7 @@ from data_lt.pictures import read_picture
 from pilot_tal.metrics import rank_classes
 from pilot_tal.record.run_dir import Run
 from pilot_tal.results.drawing import Plot, figure, legend
-from pilot_tal.results.formats import clean, number
+from pilot_tal.results.formats import clean
 from pilot_tal.results.study import Group, Study, Variant
 from pilot_tal.version import install_hint
 
@@ -86,14 +86,11 @@ def feature_maps(study: Study) -> list[Plot]:
 
 
 def _feature_map(run: Run, umap: ModuleType, name: str) -> Plot:
-    record = run.record
-    folder = run.image_folder
+    record, folder = run.record, run.image_folder
     if folder is None:
         raise UserError(f"--features needs the images of {run.path.name}, which are not where they were; restore them")
     step = -(-len(run.labels[-1][0]) // _MOST_IMAGES)
     labels, files = run.labels[-1][0][::step], run.images(run.tasks_done - 1)[::step]
-    if len(labels) < 3:
-        raise UserError(f"--features needs at least 3 test images, and {run.path.name} has {len(labels)}")
     features = run.model().features(folder / file for file in files)
     places = umap.UMAP(n_neighbors=min(15, len(labels) - 1), random_state=0).fit_transform(features)
     tail = np.isin(labels, run.metrics["tail_classes"])
@@ -108,8 +105,7 @@ def _feature_map(run: Run, umap: ModuleType, name: str) -> Plot:
         axes.grid(visible=False)
     legend(shown, panels[0])
     caption = (
-        f"Features of the frozen {record.backbone.name}, before any training, for {number(len(labels), 'test image')}, "
-        f"by UMAP (15 neighbours). Above: by part; below: by the task of the class in {run.path.name}. Distances "
-        "between far groups mean nothing."
+        f"Features of the frozen {record.backbone.name}, before any training, for {len(labels)} test images, by UMAP "
+        f"(15 neighbours). Above: by part; below: by task in {run.path.name}. Far distances mean nothing."
     )
     return Plot(name, f"Frozen features: {record.data.title}", caption, shown)

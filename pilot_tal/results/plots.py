@@ -11,25 +11,19 @@ from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from pilot_tal.metrics import DEFINITIONS, Difference, mean_interval
+from pilot_tal.metrics import AFTER_TASK, DEFINITIONS, Difference, mean_interval
+from pilot_tal.record.run_dir import Run
 from pilot_tal.results.drawing import INK, Plot, figure, legend
 from pilot_tal.results.findings import epoch_means, read_states
-from pilot_tal.results.formats import number, percent, points, shorten, slug
+from pilot_tal.results.formats import number, shorten, slug
 from pilot_tal.results.study import Classes, Group, Reference, Study, Variant
 
 NAMED_UP_TO = 30  # classes of a confusion matrix
-_CROWDED = 3  # variants; with more, points hide each other and only the running means are drawn
 _NUMBERED_UP_TO = 12  # tasks; more leave no room for a number in each cell
 _MOST_ROWS, _MOST_PLACES = 40, 6
 _MARKERS, _LINES = "os^DvP*X<>hp", ("-", "--", "-.", ":")
+_START: dict[str, Any] = {"color": INK, "alpha": 0.35, "linewidth": 0.8, "linestyle": ":"}  # of a task
 _BY_CLASS = "class, from many to few training images"
-PARTS = {
-    "accuracy_after_task": "all classes",
-    "tail_after_task": "tail so far",
-    "old_after_task": "old classes",
-    "new_after_task": "new classes",
-}
-
 Look = tuple[Variant, dict[str, Any]]
 
 
@@ -58,7 +52,7 @@ def group_tradeoff(group: Group) -> Plot:
 
 
 def _tradeoff(name: str, title: str, looks: Sequence[Look], keys: Sequence[tuple[str, str, str]] = ()) -> Plot:
-    """The means of every variant, with a bar for the interval of each; `keys` are further entries of the legend."""
+    """The means with a bar for each interval; `keys` are further entries of the legend."""
     shown, (axes,) = figure(4.2 if keys else 3.4)
     for variant, look in looks:
         values = [[*variant.values(key).values()] for key in ("a_mean", "a_tail")]
@@ -76,7 +70,6 @@ def _tradeoff(name: str, title: str, looks: Sequence[Look], keys: Sequence[tuple
 
 
 def _percents(found: Difference | None) -> np.ndarray:
-    """Mean and ends of its interval in percent; NaN where there is none."""
     return 100 * np.array([found.mean, found.low, found.high] if found else [None] * 3, dtype=float)
 
 
@@ -116,7 +109,7 @@ def accuracy_by_class(group: Group, variants: Sequence[Variant]) -> Plot:
     for variant, look in _looks(variants, group.references):
         values, marker = 100 * variant.by_class("accuracy")[classes.order], look.pop("marker", None)
         means = pd.Series(values).rolling(window, center=True, min_periods=1).mean()
-        if marker and len(variants) <= _CROWDED:
+        if marker and len(variants) <= 3:  # more points hide each other
             panels[1].plot(1 + means.index, values, marker, color=look["color"], markersize=3, alpha=0.5)
         panels[1].plot(1 + means.index, means, **look)
     panels[1].set(xlabel=_BY_CLASS, ylabel="accuracy, %", ylim=(-3, 103))
@@ -124,10 +117,8 @@ def accuracy_by_class(group: Group, variants: Sequence[Variant]) -> Plot:
         _shade_tail(axes, classes, named=axes is panels[0])
     legend(shown, panels[1])
     caption = (
-        f"{number(total, 'class', 'classes')} with {counts[0]} to {counts[-1]} training images (ratio "
-        f"{counts[0] / max(counts[-1], 1):.1f}); the shaded tail, {number(int(classes.tail.sum()), 'class', 'classes')}"
-        f", has {int(classes.counts[classes.tail].sum())} of {int(counts.sum())}. Lines are running means over "
-        f"{window} classes, of means over seeds."
+        f"{number(total, 'class', 'classes')} with {counts[0]} to {counts[-1]} training images; the shaded tail has "
+        f"{classes.counts[classes.tail].sum()} of {counts.sum()}. Lines are running means over {window} classes."
     )
     return Plot("accuracy-by-class", "Training images and accuracy of each class", caption, shown)
 
@@ -135,25 +126,22 @@ def accuracy_by_class(group: Group, variants: Sequence[Variant]) -> Plot:
 def difference_by_class(group: Group, variant: Variant) -> Plot:
     """The variant minus the baseline, class by class."""
     classes, values = group.classes(), 100 * group.class_differences(variant)
-    ordered, in_tail = values[classes.order], classes.tail[classes.order]
+    ordered = values[classes.order]
     shown, (axes,) = figure(3.1)
     _shade_tail(axes, classes)
-    edges = np.arange(len(ordered) + 1) + 0.5
-    axes.stairs(np.nan_to_num(ordered), edges, fill=True, color=variant.colour, alpha=0.75, linewidth=0)
+    axes.stairs(
+        np.nan_to_num(ordered),
+        np.arange(len(ordered) + 1) + 0.5,
+        fill=True,
+        color=variant.colour,
+        alpha=0.75,
+        linewidth=0,
+    )
     axes.axhline(0, color=INK, linewidth=0.8)
-    means = {}
-    for name, part in (("head", ~in_tail), ("tail", in_tail)):
-        if (~np.isnan(ordered[part])).any():
-            means[name] = float(np.nanmean(ordered[part]))
-            ends = [edges[:-1][part][0], edges[1:][part][-1]]
-            axes.plot(ends, [means[name]] * 2, color=INK, linestyle="--", linewidth=1.4)
     limit = max(5.0, 1.1 * float(np.nanmax(np.abs(ordered))))
     axes.set(xlabel=_BY_CLASS, ylabel="change of accuracy, points", ylim=(-limit, limit))
-    parts = ", ".join(f"{key} {points(mean / 100, 1)}" for key, mean in means.items())
-    caption = (
-        f"Over the shared seeds. Classes that gain: {(values > 0).sum()}, lose: {(values < 0).sum()}, stay: "
-        f"{(values == 0).sum()}. Dashed: mean of a part ({parts} points)."
-    )
+    gained, lost, same = (int(found.sum()) for found in (values > 0, values < 0, values == 0))
+    caption = f"Over the shared seeds. Classes that gain: {gained}, lose: {lost}, stay: {same}."
     title = f"{variant.label} − {group.baseline_title}, class by class"
     return Plot(f"difference-by-class-{variant.slug}", title, caption, shown)
 
@@ -175,20 +163,15 @@ def confusion(group: Group, variant: Variant) -> Plot:
         axes.set_yticks(np.arange(count) + 0.5, names, fontsize=8)
     for line in (axes.axhline, axes.axvline):
         line(count - count // 2, color=INK if count <= 1 else "#ffffff", linewidth=0.6, alpha=0.7)
-    np.fill_diagonal(matrix, 0)
-    wrong = matrix[classes.tail]
     caption = "After the last task, mean over seeds. Lines separate head and tail."
-    if wrong.sum():
-        to_head = wrong[:, ~classes.tail].sum() / wrong.sum()
-        caption += f" Of the tail's wrong images, {percent(to_head, 0)} % are taken for head classes."
     return Plot(f"confusion-{variant.slug}", f"Confusion matrix: {variant.label}", caption, shown)
 
 
 def after_task(group: Group, variants: Sequence[Variant]) -> Plot:
     """Accuracy on all, tail, old and new classes after each task, with references as thin lines."""
-    shown, panels = figure(6.6, rows=len(PARTS), sharex=True)
-    tasks = np.arange(1, len(group.task_sizes) + 1)
-    for axes, (metric, name) in zip(panels, PARTS.items(), strict=True):
+    shown, panels = figure(6.6, rows=4, sharex=True)
+    tasks, names = np.arange(1, len(group.task_sizes) + 1), ("all classes", "tail so far", "old classes", "new classes")
+    for axes, metric, name in zip(panels, AFTER_TASK, names, strict=True):
         for index, (variant, look) in enumerate(_looks(variants)):
             runs = np.array([variant.runs[seed].metrics[metric] for seed in variant.seeds], dtype=float)
             bars = 100 * runs.std(axis=0, ddof=1) if len(runs) > 1 else None
@@ -220,27 +203,6 @@ def task_matrix(variant: Variant) -> Plot:
     return Plot(f"task-matrix-{variant.slug}", f"Task × task: {variant.label}", caption, shown)
 
 
-def precision_recall_by_task(group: Group, variants: Sequence[Variant]) -> Plot:
-    """Mean precision minus recall of the classes of each task after the last one."""
-    shown, (axes,) = figure(2.9)
-    for variant, look in _looks(variants):
-        gaps = []
-        for run in variant.runs.values():
-            precision, recall = (np.array(run.metrics["per_class"][k], dtype=float) for k in ("precision", "accuracy"))
-            parts = np.split(np.ma.masked_invalid(precision - recall), np.cumsum(group.task_sizes)[:-1])
-            gaps.append([100 * float(np.ma.filled(part.mean(), np.nan)) for part in parts])
-        axes.plot(np.arange(1, len(gaps[0]) + 1), np.mean(gaps, axis=0), **look)
-    axes.axhline(0, color=INK, linewidth=0.8)
-    axes.set(xlabel="task in which the class was learned", ylabel="precision − recall, points")
-    _whole_numbers(axes.xaxis)
-    legend(shown, axes)
-    caption = (
-        "After the last task, mean over the classes of a task. Above 0 its classes are predicted too rarely, "
-        "below 0 too often. The paper sees old classes above and new ones below."
-    )
-    return Plot("precision-recall-by-task", "Precision minus recall, by task", caption, shown)
-
-
 def training_curves(variants: Sequence[Variant]) -> Iterator[Plot]:
     """Training loss and accuracy per epoch, all tasks in a row; none where no run logged its steps."""
     found = {key: {v: tasks for v in variants if (tasks := _over_seeds(v, key))} for key in ("loss", "accuracy")}
@@ -260,52 +222,44 @@ def training_curves(variants: Sequence[Variant]) -> Iterator[Plot]:
                 after = 100 * variant.mean_over_seeds("new_after_task")[[*tasks]]
                 axes.plot(stops, after, "D", color=variant.colour, fillstyle="none", markersize=7)
         for bound in np.cumsum([*map(len, next(iter(tasks_of.values())).values())])[:-1]:
-            _start_of_task(axes, bound + 0.5)
+            axes.axvline(bound + 0.5, **_START)
         axes.set_ylabel({"loss": "training loss", "accuracy": "accuracy, %"}[key])
         axes.set_ylim(min(0, axes.get_ylim()[0]), None)
     panels[-1].set_xlabel("epoch")
     _whole_numbers(panels[-1].xaxis)
     legend(shown, panels[0])
-    title = "Training loss"
-    caption = "Mean over the steps of an epoch and over seeds; dotted lines separate tasks. Losses differ in scale."
-    if "accuracy" in curves:
-        title += " and accuracy"
-        caption += (
-            " Lines below: training accuracy, of augmented images among the classes of the task. Diamonds: test "
-            "accuracy on the same classes after the task, among all classes seen."
-        )
-    yield Plot("training-loss", title, caption, shown)
+    caption = (
+        "Mean over the steps of an epoch and over seeds; dotted lines separate tasks. Losses differ in scale. Training "
+        "accuracy is that of augmented images among the classes of the task; diamonds are the test accuracy on the "
+        "same classes after the task, among all classes seen."
+    )
+    yield Plot("training-loss", f"Training {' and '.join(curves)}", caption, shown)
 
 
 def _over_seeds(variant: Variant, key: str) -> dict[int, np.ndarray]:
     """Task → mean over seeds per epoch, of the runs with as many epochs as the first."""
     runs = [means for run in variant.runs.values() if (means := epoch_means(run, key))]
-    shapes = [{task: len(means) for task, means in run.items()} for run in runs]
+    shapes = [[(task, len(means)) for task, means in run.items()] for run in runs]
     same = [run for run, shape in zip(runs, shapes, strict=True) if shape == shapes[0]]
     return {task: np.mean([run[task] for run in same], axis=0) for task in (same[0] if same else ())}
 
 
 def prompts_picked(group: Group, variants: Sequence[Variant]) -> Iterator[Plot]:
-    """Share of the images of each task that pick each prompt; variants that pick alike share a plot.
-
-    Losses often pick alike: only the pull towards the queries trains the keys.
-    """
-    alike: dict[str, list[Variant]] = {}
+    """Share of the images of each task that pick each prompt; variants that pick alike, as losses do, share a plot."""
+    alike: dict[str, tuple[dict[int, list[dict[str, Any]]], list[Variant]]] = {}
     for variant in variants:
-        alike.setdefault(repr([_prompt_lines(variant, seed) for seed in variant.seeds]), []).append(variant)
-    for members in alike.values():
-        seeds = [seed for seed in members[0].seeds if _prompt_lines(members[0], seed)]
-        if not seeds:
-            continue
-        usage = [_prompt_lines(members[0], seed) for seed in seeds]
-        images, counts = (np.array([line[key] for line in usage[0]]) for key in ("images", "counts"))
+        usage = {seed: lines for seed, run in sorted(variant.runs.items()) if (lines := _prompt_lines(run))}
+        alike.setdefault(repr(usage), (usage, []))[1].append(variant)
+    for usage, members in (found for found in alike.values() if found[0]):
+        seed, lines = next(iter(usage.items()))
+        images, counts = (np.array([line[key] for line in lines]) for key in ("images", "counts"))
         shown, (axes,) = figure(0.9 + 0.4 * min(len(counts), _NUMBERED_UP_TO))
         _percent_cells(axes, 100 * counts / np.maximum(images, 1)[:, None])
         axes.set(xlabel="prompt", ylabel="images of task")
-        needed = [_prompts_needed(np.sum([line["counts"] for line in lines], axis=0)) for lines in usage]
+        needed = [_prompts_needed(np.sum([line["counts"] for line in found], axis=0)) for found in usage.values()]
         same = _prompts_needed(np.ones(round(counts.sum() / max(images.sum(), 1)), dtype=int))
         caption = (
-            f"Seed {seeds[0]}, after the last task: percent of the test images of a task's classes (row) that pick a "
+            f"Seed {seed}, after the last task: percent of the test images of a task's classes (row) that pick a "
             f"prompt (column). {', '.join(map(str, needed))} of {counts.shape[1]} prompts make up 90 % of all picks"
             f"{' (one number per seed)' if len(needed) > 1 else ''}; it would be {same} if all images picked the same."
         )
@@ -315,9 +269,8 @@ def prompts_picked(group: Group, variants: Sequence[Variant]) -> Iterator[Plot]:
         yield Plot(f"prompts-{members[0].slug}", f"Prompts picked: {names}", caption, shown)
 
 
-def _prompt_lines(variant: Variant, seed: int) -> list[dict[str, Any]]:
+def _prompt_lines(run: Run) -> list[dict[str, Any]]:
     """The test images of each task's classes after the last task, and how many picked each prompt."""
-    run = variant.runs[seed]
     return [line for line in run.prompt_log() if line["task"] == run.tasks_done - 1]
 
 
@@ -337,7 +290,7 @@ def tal_over_steps(variants: Sequence[Variant]) -> Iterator[Plot]:
         shown, panels = figure(4.6, rows=2, sharex=True)
         for axes, what in zip(panels, ("q", "weights"), strict=True):
             for state in states:
-                _start_of_task(axes, state.start)
+                axes.axvline(state.start, **_START)
             for name, wanted, ink, line in (("head", False, INK, "-"), ("tail", True, variant.colour, "--")):
                 look: dict[str, Any] = {"color": ink, "linestyle": line, "label": f"{name} classes", "markersize": 3}
                 for state in states:
@@ -401,10 +354,6 @@ def _shade_tail(axes: Axes, classes: Classes, named: bool = True) -> None:
     _whole_numbers(axes.xaxis)
     for name, place in (("head", (total - tail) / 2), ("tail", total - tail / 2)) if named else ():
         axes.text(place + 0.5, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", alpha=0.75)
-
-
-def _start_of_task(axes: Axes, place: float) -> None:
-    axes.axvline(place, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
 
 
 def _whole_numbers(*axes: Any) -> None:

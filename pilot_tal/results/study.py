@@ -6,7 +6,6 @@ one: the engine, the loss and any other setting, over several seeds. Variants ar
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,23 +24,16 @@ if TYPE_CHECKING:
     from pilot_tal.results.findings import Finding
 
 BASELINE = "ce"
-_MOST_FEATURED = 6  # variants in plots of single variants
 
 Values = tuple[tuple[str, str], ...]
 
 
 @dataclass(eq=False)
 class Variant:
-    """Runs that differ in the seed only.
+    """Runs that differ in the seed only: the finished ones by seed, and the unfinished ones.
 
-    Attributes:
-        record: The record of one of them.
-        shared: The settings that a loss does not touch, by name.
-        own: The options of the loss, by name.
-        options_label: The settings that tell it from other variants; `own_options_label` the options of its loss.
-        runs: The finished runs by seed.
-        loss, loss_title, engine: Names; the title is `none` for a method that trains nothing.
-        trains: Whether it has a loss at all.
+    `shared` are the settings that a loss does not touch, `own` the options of the loss, by name; `options_label` and
+    `own_options_label` those of them that tell it from other variants. A method that trains nothing has loss `none`.
     """
 
     record: RunRecord
@@ -92,10 +84,7 @@ class Variant:
         return _known_mean([np.array(found)[order] for found, order in runs])
 
     def confusion(self) -> np.ndarray:
-        """Share of the images of a class (row) that are taken for another (column) after the last task.
-
-        Mean over seeds, by ascending original class index; NaN for a class without test images.
-        """
+        """Share of the images of a class (row) taken for another (column) after the last task, otherwise as above."""
         runs = [(run.labels[-1], _original_order(run)) for run in self.runs.values()]
         return _known_mean([metrics.confusion_shares(*found, len(o))[np.ix_(o, o)] for found, o in runs])
 
@@ -127,14 +116,10 @@ class Classes:
 
 @dataclass(eq=False)
 class Group:
-    """A dataset learned by a method, in tasks, with a fidelity.
+    """A dataset learned by a method, in tasks, with a fidelity; `record` is that of one of its runs.
 
-    Attributes:
-        record: The record of one of its runs.
-        data: Original index, name and number of training images of each class, by ascending original index.
-        data_note: What tells the data from those of other groups of the dataset; empty where nothing needs to.
-        references: Training-free methods on the same data and tasks.
-        baseline_loss: The loss that the others are compared with.
+    `data` are original index, name and number of training images of each class, by ascending original index, and
+    `data_note` is what tells them from those of other groups of the dataset.
     """
 
     record: RunRecord
@@ -175,16 +160,6 @@ class Group:
     def finished_variants(self) -> list[Variant]:
         """Variants with at least one finished run."""
         return [variant for variant in self.variants if variant.runs]
-
-    def featured_variants(self) -> list[Variant]:
-        """The finished variants; of many, one per loss and settings: that with default options, or else the first."""
-        variants = self.finished_variants()
-        if len(variants) <= _MOST_FEATURED:
-            return variants
-        chosen: dict[tuple, Variant] = {}
-        for variant in sorted(variants, key=lambda v: bool(v.record.changed.keys() & dict(v.own).keys())):
-            chosen.setdefault((variant.engine, variant.shared, variant.loss), variant)
-        return [variant for variant in variants if variant in chosen.values()]
 
     def rows(self) -> list[tuple[str, Variant]]:
         """Label and variant of every row of a table: the finished variants, then the references."""
@@ -236,9 +211,8 @@ class Group:
 class Study:
     """Several runs: as tables (pandas), as differences between losses, and as a report.
 
-    Attributes:
-        groups: Runs of one dataset, method, tasks and fidelity, sorted into variants (losses and their options).
-        remarks: Findings on runs that were left out.
+    `groups` are runs of one dataset, method, tasks and fidelity, sorted into variants (losses and their options);
+    `remarks` are findings on runs that were left out.
     """
 
     groups: list[Group]
@@ -273,15 +247,16 @@ class Study:
     def frame(self) -> pd.DataFrame:
         """One row per finished run: method, dataset, loss, seed, every setting that varies, and every metric."""
         settings = [_settings(run.record) for run in self.runs]
-        keys = dict.fromkeys(chain(*settings))
-        varying = [key for key in keys if len({repr(found[key]) for found in settings if key in found}) > 1]
+        varying = [
+            key
+            for key in dict.fromkeys(k for found in settings for k in found)
+            if len({repr(found[key]) for found in settings if key in found}) > 1
+        ]
         return pd.DataFrame(
-            {
-                **_names(run.record),
-                **{key: found.get(key) for key in varying},
-                **{key: run.metrics.get(key) for key in DEFINITIONS},
-                "run": run.path.name,
-            }
+            _names(run.record)
+            | {key: found.get(key) for key in varying}
+            | {key: run.metrics.get(key) for key in DEFINITIONS}
+            | {"run": run.path.name}
             for run, found in zip(self.runs, settings, strict=True)
         )
 
@@ -290,25 +265,14 @@ class Study:
         tables = []
         for run in self.runs:
             stream, found = run.record.stream, run.metrics["per_class"]
-            in_tail = np.isin(np.arange(len(stream.class_order)), run.metrics["tail_classes"])
-            columns = {
-                **_names(run.record),
-                "class": stream.class_names,
-                "training_images": stream.train_counts,
-                "part": np.where(in_tail, "tail", "head").astype(object),
-                "accuracy": found["accuracy"],
-                "precision": found["precision"],
-                "run": run.path.name,
-            }
-            tables.append(pd.DataFrame(columns))
+            columns = {"class": stream.class_names, "training_images": stream.train_counts, "part": "head"}
+            columns |= {"accuracy": found["accuracy"], "precision": found["precision"], "run": run.path.name}
+            tables.append(pd.DataFrame({**_names(run.record), **columns}))
+            tables[-1].loc[run.metrics["tail_classes"], "part"] = "tail"
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def with_baseline(self, loss: str) -> "Study":
-        """The same study, with every loss compared with `loss`.
-
-        Raises:
-            UserError: no finished run was trained with that loss.
-        """
+        """The same study, every loss compared with `loss`; a `UserError` if no finished run was trained with it."""
         losses = {variant.loss for group in self.groups for variant in group.finished_variants() if variant.trains}
         if loss not in losses:
             known = ", ".join(sorted(losses)) or "none"
@@ -316,10 +280,7 @@ class Study:
         return replace(self, groups=[replace(group, baseline_loss=loss) for group in self.groups])
 
     def differences(self, baseline: str | None = None) -> pd.DataFrame:
-        """Each variant minus the variant with the loss `baseline` and otherwise the same settings.
-
-        Args:
-            baseline: Name of a loss; None: the baseline of the study.
+        """Each variant minus the variant with the loss `baseline` (None: that of the study) and otherwise its settings.
 
         Returns:
             One row per group, variant and metric: the mean over shared seeds, its 95 % t-interval, and n, the number
@@ -340,13 +301,7 @@ class Study:
         return pd.DataFrame(rows, columns=[*columns, "metric", "mean", "low", "high", "n"])
 
     def report(self, folder: str | Path = "report", plots: bool = False, features: bool = False) -> Path:
-        """Write the report; return the path of its overview page.
-
-        Args:
-            folder: Where to write it.
-            plots: Draw every plot, and write each as SVG, PDF and PNG.
-            features: Add a map of the frozen features of the test images; needs `umap-learn`, images and weights.
-        """
+        """Write the report into `folder` as `pilot_tal.report` does; return the path of its overview page."""
         from pilot_tal.results.build import build_report
 
         return build_report(self, folder, plots=plots, features=features)
@@ -363,8 +318,7 @@ class Study:
         return f"{head}\n{self._summary().to_string(index=False)}" if self.runs else head
 
     def _repr_html_(self) -> str:
-        head = f"<p>{len(self.runs)} finished and {len(self.unfinished)} unfinished runs</p>"
-        return head + (self._summary().to_html(index=False) if self.runs else "")
+        return self._summary().to_html(index=False) if self.runs else repr(self)
 
 
 def winner(variants: Sequence[Variant], metric: str) -> Variant | None:
@@ -375,8 +329,9 @@ def winner(variants: Sequence[Variant], metric: str) -> Variant | None:
         return None
     best, second = sorted(means, key=lambda v: -means[v])[:2]
     lead = best.minus(second, metric)
-    ends = [] if lead is None or lead.low is None or lead.high is None else [sign * lead.low, sign * lead.high]
-    return best if ends and exact(min(ends)) > 0 else None
+    if lead is None or lead.low is None or lead.high is None:
+        return None
+    return best if exact(min(sign * lead.low, sign * lead.high)) > 0 else None
 
 
 def shared_seeds(a: Variant, b: Variant) -> list[int]:
@@ -399,8 +354,7 @@ def _known_mean(tables: Sequence) -> np.ndarray:
 
 
 def _names(record: RunRecord) -> dict:
-    names = {"method": record.method.name, "dataset": record.data.name, "loss": record.loss.name}
-    return {**names, "seed": record.seed}
+    return {"method": record.method.name, "dataset": record.data.name, "loss": record.loss.name, "seed": record.seed}
 
 
 def _settings(record: RunRecord) -> dict:

@@ -3,29 +3,19 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from data_lt import CARDS, read_manifest
 from data_lt.options import DataOptions
 from pilot_tal.metrics import AFTER_TASK, DEFINITIONS
 from pilot_tal.record.run_record import NO_LOSS
-from pilot_tal.record.states import state_of
-from pilot_tal.results.formats import (
-    Cell,
-    Table,
-    clean,
-    difference_cell,
-    make_frame,
-    number,
-    percent_cell,
-    points,
-    spread_cell,
-)
+from pilot_tal.results.formats import Table, clean, difference_cell, make_frame, number, percent_cell, spread_cell
 from pilot_tal.results.study import Group, Study, Variant, winner
 
 EPOCHS, BACKBONE = 20, "vit_base_patch16_224"  # the paper's
@@ -33,20 +23,14 @@ _OF_GROUP = ("tasks", "init_cls", "increment", "fidelity")  # changed settings t
 _OF_DATA = {field.name for field in fields(DataOptions)}
 _COMPARED = ("a_mean", "a_tail")
 _LEVELS = ("a_mean", "a_tail", "a_head")
-_CSV = ("csv",)
 _MOST_VALUES = 4  # of a condition
+_manifest = cache(read_manifest)
 
-Place = tuple[str, tuple[int, ...]]
-"""Title of a dataset and its task sizes: a column of the paper's table."""
+Place = tuple[str, tuple[int, ...]]  # title of a dataset and its task sizes: a column of the paper's table
 
 
 def conditions(groups: Sequence[Group], path: bool = True) -> dict[str, str]:
-    """Name → value of every condition; different values are listed, or counted where there are many.
-
-    Args:
-        groups: Groups with finished runs.
-        path: Whether to include the folder of the images.
-    """
+    """Name → value of every condition, different ones listed or counted; `path` includes the folder of the images."""
     found: dict[str, dict[str, None]] = {}
     for group in groups:
         for variant in group.finished_variants():
@@ -68,6 +52,7 @@ def _of(group: Group, variant: Variant) -> dict[str, str]:
     software = {"pilot_tal": last.get("pilot_tal"), "Python": last.get("python")}
     software |= {name: (last.get("packages") or {}).get(name) for name in ("torch", "timm", "numpy")}
     versions = ", ".join(f"{name} {version}" for name, version in software.items() if version)
+    unequal = "+".join(map(str, sizes)) if len({*sizes}) > 1 else ""
     return {
         "Dataset": f"{group.dataset_title}: {number(len(train), 'class', 'classes')}, {sum(train)} training images "
         f"({max(train)} to {min(train)} per class), {tests} test images",
@@ -81,7 +66,7 @@ def _of(group: Group, variant: Variant) -> dict[str, str]:
         "Batch size": str(settings.get("batch_size", "")),
         "Optimizer": str(settings.get("optimizer", "")),
         "Learning rate": ", ".join(str(settings[key]) for key in ("init_lr", "scheduler") if key in settings),
-        "Tasks": f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}" if len({*sizes}) == 1 else _sum(sizes),
+        "Tasks": unequal or f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}",
         "Class order": stream.order,
         "Seeds": ", ".join(map(str, variant.seeds)),
         "Fidelity": group.fidelity,
@@ -91,10 +76,6 @@ def _of(group: Group, variant: Variant) -> dict[str, str]:
     }
 
 
-def _sum(sizes: Sequence[int]) -> str:
-    return "+".join(map(str, sizes))
-
-
 def caption(groups: Sequence[Group]) -> str:
     """The conditions as one sentence, for captions in LaTeX."""
     return "; ".join(f"{name}: {value}" for name, value in conditions(groups, path=False).items()) + "."
@@ -102,8 +83,7 @@ def caption(groups: Sequence[Group]) -> str:
 
 def conditions_table(groups: Sequence[Group], name: str) -> Table:
     """The conditions as a table of two columns."""
-    frame = make_frame(["Condition", "Value"], list(conditions(groups).items()))
-    return Table(name, "Conditions", frame, labels=2)
+    return Table(name, "Conditions", make_frame(["Condition", "Value"], [*conditions(groups).items()]), labels=2)
 
 
 def overview_table(study: Study) -> Table:
@@ -136,7 +116,7 @@ def paper_layout_table(study: Study) -> Table:
     alike = Counter((dataset, len(sizes)) for dataset, sizes in places)
     columns: list[str | tuple[str, ...]] = [("Method",)]
     for dataset, sizes in places:
-        extra = f" ({_sum(sizes)})" if alike[dataset, len(sizes)] > 1 else ""
+        extra = f" ({'+'.join(map(str, sizes))})" if alike[dataset, len(sizes)] > 1 else ""
         columns += [(dataset, f"{len(sizes)}-task{extra}", _name(key)) for key in _COMPARED]
     rows: list[list[Any]] = []
     for method, losses in _methods(study).items():
@@ -155,8 +135,8 @@ def paper_layout_table(study: Study) -> Table:
 
 
 def _methods(study: Study) -> dict[str, dict[tuple[str, str], dict[Place, Variant]]]:
-    """Title of a method → (loss, options) → column → variant; settings that tell two methods apart are in the title."""
-    groups = sorted(study.finished, key=lambda group: (method_place(group), group.fidelity))
+    """Title of a method, with what tells it from others of its name → (loss, options) → column → variant."""
+    groups = sorted(study.finished, key=lambda group: (group.method_title, group.fidelity))
     cases = [(group, variant) for group in groups for variant in group.finished_variants()]
     fidelities = {group.fidelity for group, variant in cases if variant.trains}
     engines = {variant.engine for _, variant in cases}
@@ -166,8 +146,7 @@ def _methods(study: Study) -> dict[str, dict[tuple[str, str], dict[Place, Varian
         extra += [variant.record.engine.title] if len(engines) > 1 else []
         extra += [variant.options_label] if variant.options_label else []
         title = clean(f"{group.method_title} ({', '.join(extra)})" if extra else group.method_title)
-        rows = methods.setdefault(title, {})
-        rows.setdefault((variant.loss, variant.own_options_label), {})[_place(group)] = variant
+        methods.setdefault(title, {}).setdefault((variant.loss, variant.own_options_label), {})[_place(group)] = variant
     return methods
 
 
@@ -193,15 +172,13 @@ def metrics_table(group: Group) -> Table:
     return Table(f"metrics-{group.slug}", title, frame, 2, conditions=caption([group]))
 
 
-def changes_table(group: Group) -> Table | None:
-    """Every metric minus that of the baseline, paired by seed; None where nothing is compared."""
+def changes_table(group: Group) -> Table:
+    """Every metric minus that of the baseline, paired by seed."""
     keys, base = _metrics(group), group.baseline_title
     cells = [
         [variant.label, *(difference_cell(group.difference(variant, key)) for key in keys)]
         for variant in group.compared_variants()
     ]
-    if not cells:
-        return None
     title = f"{group.title}: change against {base}, points, mean over shared seeds (95 % interval)"
     frame = make_frame([f"Loss (− {base})", *map(_name, keys)], cells)
     return Table(f"changes-{group.slug}", title, frame, conditions=caption([group]))
@@ -209,33 +186,26 @@ def changes_table(group: Group) -> Table | None:
 
 def tasks_table(group: Group) -> Table:
     """What each variant and each training-free reference reaches after each task."""
-    values = [(label, [variant.mean_over_seeds(key) for key in AFTER_TASK]) for label, variant in group.rows()]
-    cells = [
-        [task + 1, label, *(percent_cell(found[task]) for found in lists)]
-        for task in range(len(group.task_sizes))
-        for label, lists in values
-    ]
+    values = [(label, np.array([*map(variant.mean_over_seeds, AFTER_TASK)])) for label, variant in group.rows()]
+    tasks = range(len(group.task_sizes))
+    cells = [[task + 1, label, *map(percent_cell, found[:, task])] for task in tasks for label, found in values]
     frame = make_frame(["After task", "Loss", "All classes", "Tail so far", "Old classes", "New classes"], cells)
     title = f"{group.title}: after each task, percent, means over seeds"
-    return Table(f"tasks-{group.slug}", title, frame, 2, formats=_CSV)
+    return Table(f"tasks-{group.slug}", title, frame, 2, formats=("csv",))
 
 
 def confused_table(group: Group) -> Table:
     """The pairs of classes most often confused, under each variant."""
     classes = group.classes()
+    names, counts = classes.names, classes.counts
     cells = [
-        [
-            variant.label,
-            *(classes.names[k] for k in (true, pred)),
-            *(classes.counts[k] for k in (true, pred)),
-            percent_cell(share, digits=1),
-        ]
+        [variant.label, names[true], names[pred], counts[true], counts[pred], percent_cell(share, digits=1)]
         for variant in group.finished_variants()
         for true, pred, share in variant.most_confused()
     ]
     frame = make_frame(["Loss", "Class", "Taken for", "Images of the class", "Images of the other", "Share"], cells)
     title = f"{group.title}: most confused pairs after the last task, percent of the class's test images"
-    return Table(f"confused-{group.slug}", title, frame, 3, formats=_CSV)
+    return Table(f"confused-{group.slug}", title, frame, 3, formats=("csv",))
 
 
 def runs_table(group: Group) -> Table:
@@ -248,7 +218,7 @@ def runs_table(group: Group) -> Table:
         if (run := variant.runs.get(seed))
     ]
     frame = make_frame(["Seed", "Loss", *map(_name, keys), "Run"], cells)
-    return Table(f"runs-{group.slug}", f"{group.title}: each run, percent", frame, 2, formats=_CSV)
+    return Table(f"runs-{group.slug}", f"{group.title}: each run, percent", frame, 2, formats=("csv",))
 
 
 def classes_table(group: Group) -> Table:
@@ -263,24 +233,12 @@ def classes_table(group: Group) -> Table:
         [
             *(classes.names[k], classes.originals[k], "tail" if classes.tail[k] else "head", classes.counts[k]),
             *(percent_cell(found[k], digits=1) for found in values),
-            *(percent_cell(found[k], digits=1, shown=points) for found in differences),
+            *(percent_cell(found[k], digits=1, sign="+") for found in differences),
         ]
         for k in classes.order
     ]
     title = f"{group.title}: each class, percent, means over seeds"
-    return Table(f"classes-{group.slug}", title, make_frame(columns, cells), 4, formats=_CSV)
-
-
-def unfinished_table(study: Study) -> Table:
-    """How far each unfinished run is, and its metrics on the classes seen so far; it is in no other table."""
-    cells: list[list[Any]] = []
-    for run in study.unfinished:
-        state = state_of(run.path)
-        why = clean(state.detail)[:120] if state.state == "failed" else ""
-        names = [clean(run.path.name), Cell(state.state, why), f"{run.tasks_done} of {run.record.num_tasks}"]
-        cells.append([*names, *(percent_cell(run.metrics.get(key)) for key in _LEVELS)])
-    frame = make_frame(["Run", "State", "Tasks done", *(f"{_name(key)} so far" for key in _LEVELS)], cells)
-    return Table("unfinished", "Unfinished runs: percent on the classes seen so far", frame, 3, formats=())
+    return Table(f"classes-{group.slug}", title, make_frame(columns, cells), 4, formats=("csv",))
 
 
 def _name(metric: str) -> str:
@@ -289,7 +247,7 @@ def _name(metric: str) -> str:
 
 def _metrics(group: Group) -> list[str]:
     """The metrics that a run of the group has; without A_Last where it equals A_Mean."""
-    known = [key for key in DEFINITIONS if any(variant.values(key) for variant in group.finished_variants())]
+    known = [key for key in DEFINITIONS if any(run.metrics.get(key) is not None for run in group.runs)]
     return [key for key in known if key != "a_last" or not group.even_tests]
 
 
@@ -297,46 +255,25 @@ def _place(group: Group) -> Place:
     return (group.dataset_title, group.task_sizes)
 
 
-@dataclass(frozen=True)
-class PaperNumbers:
-    """A_Mean and A_Tail as fractions."""
-
-    a_mean: float
-    a_tail: float
-
-
 @cache
-def paper_table() -> dict[tuple[str, str, int, str], PaperNumbers]:
-    """(method, dataset, tasks, loss) → the paper's numbers with pretrained models."""
-    with (files("pilot_tal.results") / "paper_ptm_table.csv").open(encoding="utf-8") as file:
-        table = pd.read_csv(file, comment="#").set_index(["method", "dataset", "tasks", "loss"])
-    return {key: PaperNumbers(a_mean / 100, a_tail / 100) for key, a_mean, a_tail in table.itertuples()}
+def paper_table() -> dict[tuple[str, str, int, str], Any]:
+    """(method, dataset, tasks, loss) → `a_mean` and `a_tail` of the paper as fractions."""
+    file, keys = Path(__file__).with_name("paper_ptm_table.csv"), ["method", "dataset", "tasks", "loss"]
+    return {row.Index: row for row in (pd.read_csv(file, comment="#", index_col=keys) / 100).itertuples()}
 
 
-def table_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
-    """The paper's numbers for this dataset, method, number of tasks and loss, whatever the other settings."""
-    return paper_table().get((group.method, group.dataset, len(group.task_sizes), variant.loss))
-
-
-def paper_numbers(group: Group, variant: Variant) -> PaperNumbers | None:
-    """The paper's numbers for this variant; None where it has none or the setting is not the paper's."""
-    found = table_numbers(group, variant)
-    return found if found and not departures(group, variant) else None
-
-
-def method_place(group: Group) -> tuple:
-    """Sorts the paper's methods in its order, and others behind them by title."""
-    known = list(dict.fromkeys(method for method, *_ in paper_table()))
-    place = known.index(group.method) if group.method in known else len(known)
-    return (place, group.method_title, group.method)
+def paper_numbers(group: Group, variant: Variant, any_setting: bool = False) -> Any:
+    """The paper's numbers for dataset, method, tasks and loss; of another setting than the paper's only on request."""
+    found = paper_table().get((group.method, group.dataset, len(group.task_sizes), variant.loss))
+    return found if found and (any_setting or not departures(group, variant)) else None
 
 
 def departures(group: Group, variant: Variant) -> list[str]:
     """What differs from the paper's setting, for a dataset and method of the paper."""
-    record, card, sizes = variant.record, CARDS[group.dataset], group.task_sizes
+    record, sizes, classes = variant.record, group.task_sizes, CARDS[group.dataset].classes
     found = ["a quick run of a few steps"] if record.quick else []
-    if sum(sizes) != card.classes:
-        found.append(f"{number(sum(sizes), 'class', 'classes')} instead of {card.classes}")
+    if sum(sizes) != classes:
+        found.append(f"{number(sum(sizes), 'class', 'classes')} instead of {classes}")
     elif max(sizes) - min(sizes) > 1:
         found.append(f"tasks of {' + '.join(map(str, sizes))} classes instead of equal ones")
     if group.fidelity != "pilot":
@@ -347,20 +284,15 @@ def departures(group: Group, variant: Variant) -> list[str]:
     if not record.backbone.name.removeprefix("pretrained_").startswith(BACKBONE):
         found.append(f"backbone {record.backbone.name} instead of {BACKBONE}")
     # The other settings that are not the defaults of method, dataset and loss.
-    other_split = record.data.checksum not in (None, _shipped_checksum(group.dataset))
+    other_split = record.data.checksum not in (None, _manifest(group.dataset).checksum)
     skipped = {*_OF_GROUP, "tuned_epoch", "backbone", *(() if other_split else _OF_DATA)}
     found += [
         f"{name} {_plain(value)}" + ("" if default is None else f" instead of {_plain(default)}")
         for name, (value, default) in record.changed.items()
         if name not in skipped
     ]
-    named = record.changed.keys() & _OF_DATA or sum(sizes) != card.classes
+    named = record.changed.keys() & _OF_DATA or sum(sizes) != classes
     return [*found, "another split of the images"] if other_split and not named else found
-
-
-@cache
-def _shipped_checksum(dataset: str) -> str:
-    return read_manifest(dataset).checksum
 
 
 def _plain(value: object) -> str:

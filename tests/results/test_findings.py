@@ -169,11 +169,6 @@ def test_one_task_that_did_not_calibrate_is_reported(tmp_path):
     assert (found["tasks"], found["of"], found["mean"]) == (1, 3, pytest.approx(0.2))
 
 
-def test_missing_state_log_is_reported(tmp_path):
-    write_comparison(tmp_path, states=[], **TINY)
-    assert of_group(tmp_path)["no_state_log"] == {"variant": "TAL"}
-
-
 @pytest.mark.parametrize(("method", "fidelity", "expected"), [
     ("l2p", "pilot", True), ("dualprompt", "pilot", True), ("l2p", "fixed", False), ("lae", "pilot", False),
 ])  # fmt: skip

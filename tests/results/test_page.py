@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
+from synthetic_runs import write_comparison, write_run_directory
 
 from data_lt.errors import UserError
 from pilot_tal.metrics import DEFINITIONS
-from pilot_tal.record.lock import locked
 from pilot_tal.results import build, build_report, load_study, print_summary
 from pilot_tal.results.findings import group_findings, headline, study_findings
 
@@ -112,7 +111,7 @@ def test_plots_are_written_as_svg_pdf_and_png_on_request(demo_runs, demo_report,
     found = {path.name for path in (report.parent / "plots").glob("*/*")}
     names = {
         "tradeoff", "accuracy-by-class", "after-task", "difference-by-class-tal", "tal-state-tal",
-        "precision-recall-by-task", "task-matrix-ce", "task-matrix-tal", "confusion-ce", "confusion-tal",
+        "task-matrix-ce", "task-matrix-tal", "confusion-ce", "confusion-tal",
         "changes-a-mean", "changes-a-tail",
     }  # fmt: skip
     assert found == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
@@ -268,18 +267,3 @@ def test_command_rejects_non_runs(tmp_path):
     (path / "predictions" / "task00.csv").write_text("image,true,pred\na,0,7\n")
     done = command(tmp_path)
     assert done.returncode == 2 and "task00.csv is damaged" in done.stderr
-
-
-def test_unfinished_runs_are_shown_as_such(tmp_path):
-    small = {"task_sizes": (3, 3), "counts": long_tailed_counts(6, 9, 2), "tests": 3, "steps_a_task": 2}
-    running = write_run_directory(tmp_path, loss="ce", tasks_done=1, **small)
-    failed = write_run_directory(tmp_path, loss="tal", tasks_done=0, **small)
-    (failed / "error.txt").write_text("the disk <b>is full", encoding="utf-8")
-    with locked(running):
-        page = build_report([tmp_path], tmp_path / "report").read_text(encoding="utf-8")
-    assert "Unfinished runs:" in page
-    rows = [line for line in page.splitlines() if " of 2</td>" in line]
-    assert len(rows) == 2
-    of = {path: next(row for row in rows if path.name in row) for path in (running, failed)}
-    assert ">running<" in of[running] and ">1 of 2<" in of[running] and "–" not in of[running]
-    assert ">failed <small>the disk &lt;b&gt;is full</small><" in of[failed] and of[failed].count("–") == 3
