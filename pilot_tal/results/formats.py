@@ -207,7 +207,6 @@ def markdown(text: str) -> str:
 
 
 def _latex_title(title: str) -> str:
-    """`A_Tail` as the paper prints it."""
     return f"$A_{{\\mathrm{{{title[2:]}}}}}$" if re.fullmatch("A_[A-Z][a-z]+", title) else latex(title)
 
 

@@ -328,7 +328,6 @@ def _looks(variants: Sequence[Variant], references: Sequence[Reference] = ()) ->
 
 
 def _heatmap(axes: Axes, matrix: np.ndarray, norm: Normalize) -> AxesImage:
-    """A matrix as coloured cells, its first row above; NaN stays empty."""
     rows, columns = matrix.shape
     axes.grid(visible=False)
     box = (0, columns, rows, 0)

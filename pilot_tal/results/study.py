@@ -247,11 +247,8 @@ class Study:
     def frame(self) -> pd.DataFrame:
         """One row per finished run: method, dataset, loss, seed, every setting that varies, and every metric."""
         settings = [_settings(run.record) for run in self.runs]
-        varying = [
-            key
-            for key in dict.fromkeys(k for found in settings for k in found)
-            if len({repr(found[key]) for found in settings if key in found}) > 1
-        ]
+        keys = {key: None for found in settings for key in found}
+        varying = [key for key in keys if len({repr(found[key]) for found in settings if key in found}) > 1]
         return pd.DataFrame(
             _names(run.record)
             | {key: found.get(key) for key in varying}
