@@ -303,9 +303,9 @@ def run_original(name: str, checkout: Path, folder: Path, args: dict[str, Any], 
         return run_tasks(learner, recorder, stream, known.masked)
 
 
-def keep_random_state(get_backbone: Callable[..., Any], states: list[Tensor], *args: Any) -> Any:
+def keep_random_state(get_backbone: Callable[..., Any], states: list[Tensor], *args: Any, **kwargs: Any) -> Any:
     """A ViT; the state of the random numbers after it is kept."""
-    backbone = get_backbone(*args)
+    backbone = get_backbone(*args, **kwargs)
     states.append(torch.get_rng_state())
     return backbone
 
