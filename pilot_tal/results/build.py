@@ -87,15 +87,17 @@ def _group_part(group: Group) -> Part:
 
 
 def _group_plots(group: Group, every: bool) -> Iterator[Plot]:
-    variants, several = group.finished_variants(), len(group.task_sizes) > 1
+    variants, several = group.featured_variants(), len(group.task_sizes) > 1
     yield from (draw.group_tradeoff(group), draw.accuracy_by_class(group, variants))
     if several:
         yield draw.after_task(group, variants)
     if every:
-        yield from (draw.difference_by_class(group, variant) for variant in group.compared_variants())
+        yield from (draw.difference_by_class(group, v) for v in group.compared_variants() if v in variants)
         yield from (*draw.training_curves(variants), *draw.prompts_picked(group, variants))
         yield from draw.tal_over_steps(variants)
-        yield from map(draw.task_matrix, variants if several else ())
+        if several:
+            yield draw.precision_recall_by_task(group, variants)
+            yield from map(draw.task_matrix, variants)
         yield from (draw.confusion(group, variant) for variant in variants)
 
 

@@ -203,6 +203,25 @@ def task_matrix(variant: Variant) -> Plot:
     return Plot(f"task-matrix-{variant.slug}", f"Task × task: {variant.label}", caption, shown)
 
 
+def precision_recall_by_task(group: Group, variants: Sequence[Variant]) -> Plot:
+    """Mean precision minus recall of the classes of each task after the last one."""
+    shown, (axes,) = figure(2.9)
+    tasks = np.repeat(np.arange(len(group.task_sizes)), group.task_sizes)
+    for variant, look in _looks(variants):
+        frames = [pd.DataFrame(run.metrics["per_class"], dtype=float) for run in variant.runs.values()]
+        gaps = [(frame["precision"] - frame["accuracy"]).groupby(tasks).mean() for frame in frames]
+        axes.plot(1 + np.unique(tasks), 100 * np.mean(gaps, axis=0), **look)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set(xlabel="task in which the class was learned", ylabel="precision − recall, points")
+    _whole_numbers(axes.xaxis)
+    legend(shown, axes)
+    caption = (
+        "After the last task, mean over the classes of a task. Above 0 its classes are predicted too rarely, "
+        "below 0 too often. The paper sees old classes above and new ones below."
+    )
+    return Plot("precision-recall-by-task", "Precision minus recall, by task", caption, shown)
+
+
 def training_curves(variants: Sequence[Variant]) -> Iterator[Plot]:
     """Training loss and accuracy per epoch, all tasks in a row; none where no run logged its steps."""
     found = {key: {v: tasks for v in variants if (tasks := _over_seeds(v, key))} for key in ("loss", "accuracy")}

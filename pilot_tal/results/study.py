@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pilot_tal.results.findings import Finding
 
 BASELINE = "ce"
+_MOST_FEATURED = 6  # variants in plots of single variants
 
 Values = tuple[tuple[str, str], ...]
 
@@ -160,6 +161,16 @@ class Group:
     def finished_variants(self) -> list[Variant]:
         """Variants with at least one finished run."""
         return [variant for variant in self.variants if variant.runs]
+
+    def featured_variants(self) -> list[Variant]:
+        """The finished variants; of many, one per loss and settings: that with default options, or else the first."""
+        variants = self.finished_variants()
+        if len(variants) <= _MOST_FEATURED:
+            return variants
+        chosen: dict[tuple, Variant] = {}
+        for variant in sorted(variants, key=lambda v: bool(v.record.changed.keys() & dict(v.own).keys())):
+            chosen.setdefault((variant.engine, variant.shared, variant.loss), variant)
+        return [variant for variant in variants if variant in chosen.values()]
 
     def rows(self) -> list[tuple[str, Variant]]:
         """Label and variant of every row of a table: the finished variants, then the references."""

@@ -13,6 +13,7 @@ from pilot_tal.results.plots import (
     confusion,
     difference_by_class,
     group_tradeoff,
+    precision_recall_by_task,
     prompts_picked,
     study_plots,
     tal_over_steps,
@@ -67,6 +68,21 @@ def test_task_matrix_has_after_task_as_rows(group):
     texts = {text.get_position(): text.get_text() for text in task_matrix(group.variants[0]).figure.axes[0].texts}
     assert len(texts) == 6
     assert texts[0.5, 2.5] == f"{100 * matrix[2, 0]:.0f}" and (2.5, 0.5) not in texts
+
+
+def test_precision_minus_recall_is_a_mean_over_the_classes_of_a_task(group):
+    lines = precision_recall_by_task(group, group.variants).figure.axes[0].lines
+    for line, variant in zip(lines, group.variants, strict=False):  # then the line at 0
+        expected = []
+        for first, stop in ((0, 4), (4, 7), (7, 10)):
+            gaps = []
+            for run in variant.runs.values():
+                per_class = run.metrics["per_class"]
+                pairs = zip(per_class["precision"][first:stop], per_class["accuracy"][first:stop], strict=True)
+                known = [precision - recall for precision, recall in pairs if precision is not None]
+                gaps.append(sum(known) / len(known))
+            expected.append(100 * sum(gaps) / len(gaps))
+        assert line.get_ydata().tolist() == pytest.approx(expected)
 
 
 def test_accuracy_by_class_is_sorted_by_training_images(group):

@@ -222,3 +222,18 @@ def test_every_seed_and_every_class_name_can_be_read_back(tmp_path):
     write_run_directory(tmp_path, seed=2**32 - 1, class_names=names, **SMALL)
     (group,) = load_study([tmp_path]).groups
     assert group.variants[0].seeds == [2**32 - 1] and group.classes().names[:2] == ["narrow space", "line break"]
+
+
+@pytest.mark.parametrize(("lams", "expected"), [
+    ((0.9, 0.91, 0.92, 0.93, 0.994, 0.995), ["CE", "TAL (lam=0.995)"]),
+    ((0.9, 0.91, 0.92, 0.93, 0.94, 0.95), ["CE", "TAL (lam=0.9)"]),
+])  # fmt: skip
+def test_plots_show_one_of_many_variants_of_a_loss(tmp_path, lams, expected):
+    small = {"task_sizes": (4, 4), "counts": long_tailed_counts(8, 30, 3), "tests": 5, "steps_a_task": 5, "seed": 1}
+    write_run_directory(tmp_path, **small)
+    for lam in lams:
+        changed = {} if lam == 0.995 else {"lam": [lam, 0.995]}
+        write_run_directory(tmp_path, loss="tal", options={"lam": lam}, changed=changed, **small)
+    (group,) = load_study([tmp_path]).groups
+    assert len(group.finished_variants()) == 7
+    assert [variant.label for variant in group.featured_variants()] == expected
