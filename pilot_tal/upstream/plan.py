@@ -207,6 +207,8 @@ def _vit_shape(file: Path) -> dict[str, Any]:
         }
     except (KeyError, ValueError):  # JAX names, which are those of ViT-B/16 here, or no ViT: the driver will tell
         return {}
+    if width % _HEAD or not 2 * _HEAD <= width <= 1024:
+        raise UserError(f"{file} has a ViT of width {width}; only Ti, S, B and L are driven, whose heads have {_HEAD}")
     return {name: value for name, value in found.items() if value != _VIT_B[name]}
 
 
