@@ -42,7 +42,7 @@ SMALL: dict[str, Any] = {
 def cell(folder: str, method: str, backbone: str, img_size: int) -> str:
     """`yes`, `no`, or the setting with which the method trains on the backbone for a few steps."""
     own: dict[str, Any] = {} if backbone == MODULE else {"weights": "random"}
-    own |= {"backbone": backbone, "img_size": img_size, "data_root": folder, "output": folder, "device": "cpu"}
+    own |= {"backbone": backbone, "img_size": img_size, "data_root": folder, "output": folder}
     tries: dict[str, dict[str, Any]] = {"yes": {}}
     if hasattr(method_config(method), "adapter"):
         tries["`adapter=false`"] = {"adapter": False}

@@ -78,8 +78,11 @@ def resume(writer: RunWriter) -> tuple[Checkpoint | None, list[Labels]]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes tensors as safetensors; for a path that nobody reads yet."""
-    try:  # safetensors needs contiguous tensors that share no memory
+    try:  # safetensors needs contiguous tensors that share no memory, and makes a new file private
+        path.touch()
+        mode = path.stat().st_mode
         save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}, path)
+        path.chmod(mode)
     except SafetensorError as error:  # raised for a full disk
         raise UserError(f"cannot write {path.parent}: {error}") from error
 

@@ -326,7 +326,8 @@ class Study:
         return f"{head}\n{self._summary().to_string(index=False)}" if self.runs else head
 
     def _repr_html_(self) -> str:
-        return self._summary().to_html(index=False) if self.runs else repr(self)
+        head = f"<p>{len(self.runs)} finished and {len(self.unfinished)} unfinished runs</p>"
+        return head + (self._summary().to_html(index=False) if self.runs else "")
 
 
 def winner(variants: Sequence[Variant], metric: str) -> Variant | None:

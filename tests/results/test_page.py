@@ -111,7 +111,7 @@ def test_plots_are_written_as_svg_pdf_and_png_on_request(demo_runs, demo_report,
     found = {path.name for path in (report.parent / "plots").glob("*/*")}
     names = {
         "tradeoff", "accuracy-by-class", "after-task", "difference-by-class-tal", "tal-state-tal",
-        "task-matrix-ce", "task-matrix-tal", "confusion-ce", "confusion-tal",
+        "precision-recall-by-task", "task-matrix-ce", "task-matrix-tal", "confusion-ce", "confusion-tal",
         "changes-a-mean", "changes-a-tail",
     }  # fmt: skip
     assert found == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
