@@ -119,6 +119,8 @@ def forgetting(matrix: np.ndarray) -> float:
 
 def rank_classes(train_counts: Sequence[int], class_order: Sequence[int]) -> np.ndarray:
     """Labels from the fewest training images to the most; equal counts by original class index."""
+    if len(train_counts) != len(class_order) or len(set(class_order)) != len(class_order):
+        raise UserError("train_counts and class_order must have one length, and class_order must not repeat a class")
     return np.lexsort((class_order, train_counts))
 
 
@@ -149,13 +151,17 @@ def summarize(
 
     Args:
         predictions: true and predicted labels after each finished task, over all classes seen by then.
-        task_sizes, train_counts, class_order: of the whole run, as a `StreamRecord` checks them.
+        task_sizes: number of classes of each task of the whole run.
+        train_counts: training images of each class of the whole run.
+        class_order: original index of each class.
 
     Returns:
         The scalars of `DEFINITIONS` (groups only where they have classes), the lists of `AFTER_TASK`, and
         `task_matrix`, `tail_classes`, `worst_class_label` and, under `per_class`, the `accuracy` (that is, the
         recall), `precision`, `f1` and `test_images` of each class seen.
     """
+    if len(train_counts) != sum(task_sizes):
+        raise UserError(f"train_counts must have one entry for each of {sum(task_sizes)} classes, got {len(train_counts)}")
     confusions = _confusions(predictions, task_sizes)
     done, last, seen = len(confusions), confusions[-1], np.cumsum(task_sizes)
     tail = tail_classes(train_counts, class_order)

@@ -5,15 +5,38 @@ Every loss follows one contract: `begin_task(TaskInfo)` before the first step of
 subclass of `TaskLoss` with a name and one or two methods; `CONTRIBUTING.md` has an example.
 """
 
-from importlib import import_module
-
 from pilot_tal.losses.base import LOSSES, TaskLoss, build_loss
 
 # In the order in which they are listed: the baseline, TAL, other losses.
-for _loss in (
-    *("ce", "tal", "tal_auto", "seesaw", "ace", "balanced_softmax"),
-    *("logit_adjustment", "vs", "focal", "class_balanced", "ldam", "ldam_drw"),
-):
-    import_module(f"{__name__}.{_loss}")
+# isort: off
+from pilot_tal.losses.ce import CrossEntropy
+from pilot_tal.losses.tal import TAL
+from pilot_tal.losses.tal_auto import AutoTAL
+from pilot_tal.losses.seesaw import Seesaw
+from pilot_tal.losses.ace import AsymmetricCE
+from pilot_tal.losses.balanced_softmax import BalancedSoftmax
+from pilot_tal.losses.logit_adjustment import LogitAdjustment
+from pilot_tal.losses.vs import VectorScaling
+from pilot_tal.losses.focal import Focal
+from pilot_tal.losses.class_balanced import ClassBalanced
+from pilot_tal.losses.ldam import LDAM
+from pilot_tal.losses.ldam_drw import DeferredLDAM
+# isort: on
 
-__all__ = ["LOSSES", "TaskLoss", "build_loss"]
+__all__ = [
+    "LDAM",
+    "LOSSES",
+    "TAL",
+    "AsymmetricCE",
+    "AutoTAL",
+    "BalancedSoftmax",
+    "ClassBalanced",
+    "CrossEntropy",
+    "DeferredLDAM",
+    "Focal",
+    "LogitAdjustment",
+    "Seesaw",
+    "TaskLoss",
+    "VectorScaling",
+    "build_loss",
+]

@@ -159,6 +159,8 @@ def test_unfinished_run_is_measured_over_seen_classes():
     [
         (lambda p, s, c, o: (p + p, s, c, o), "predictions must cover 1 to 3 tasks, got 6"),
         (lambda p, s, c, o: ([], s, c, o), "predictions must cover 1 to 3 tasks, got 0"),
+        (lambda p, s, c, o: (p, s, c[:-1], o), "one entry for each of 10 classes, got 9"),
+        (lambda p, s, c, o: (p, s, c, [0] * 10), "must not repeat a class"),
         (lambda p, s, c, o: ([(p[0][0], p[0][1] + 4)], s, c, o), "pred labels must be 0 to 3"),
         (lambda p, s, c, o: ([(p[0][0] - 1, p[0][1])], s, c, o), "true labels must be 0 to 3"),
         (lambda p, s, c, o: ([(p[0][0], p[0][1][:-1])], s, c, o), "same length"),
