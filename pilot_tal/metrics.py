@@ -161,7 +161,8 @@ def summarize(
         recall), `precision`, `f1` and `test_images` of each class seen.
     """
     if len(train_counts) != sum(task_sizes):
-        raise UserError(f"train_counts must have one entry for each of {sum(task_sizes)} classes, got {len(train_counts)}")
+        classes = sum(task_sizes)
+        raise UserError(f"train_counts must have one entry for each of {classes} classes, got {len(train_counts)}")
     confusions = _confusions(predictions, task_sizes)
     done, last, seen = len(confusions), confusions[-1], np.cumsum(task_sizes)
     tail = tail_classes(train_counts, class_order)
