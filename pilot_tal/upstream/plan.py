@@ -132,6 +132,9 @@ def _read_config(repo: Path, config: str) -> dict[str, Any]:
     missing = [key for key in _NEEDED if not isinstance(args, dict) or key not in args]
     if missing:
         raise UserError(f"{path} is not a config of the checkout: {', '.join(missing)} is missing")
+    args["seed"] = args["seed"] if isinstance(args["seed"], list) else [args["seed"]]
+    if wrong := [seed for seed in args["seed"] if type(seed) is not int or not 0 <= seed < 2**32]:
+        raise UserError(f"a seed must be a whole number from 0 to {2**32 - 1}, but {path} has {wrong[0]!r}")
     return args
 
 

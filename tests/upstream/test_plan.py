@@ -158,6 +158,16 @@ def test_config_without_a_seed_or_a_name_is_refused(pilot, images, tmp_path):
             plan(pilot, images, config=str(tmp_path / "mine.json"), seeds=())
 
 
+def test_seed_of_a_config_may_be_one_number(pilot, images, tmp_path):
+    config = json.loads((pilot / "exps/l2p.json").read_text())
+    (tmp_path / "mine.json").write_text(json.dumps(config | {"seed": 7}))
+    assert [job.record["seed"] for job in plan(pilot, images, config=str(tmp_path / "mine.json"))] == [7]
+    for seed in ("1993", -1, 1.5, [True]):
+        (tmp_path / "mine.json").write_text(json.dumps(config | {"seed": seed}))
+        with pytest.raises(UserError, match="a seed must be a whole number"):
+            plan(pilot, images, config=str(tmp_path / "mine.json"))
+
+
 def test_file_that_is_not_a_config_is_refused(pilot, images, tmp_path):
     (tmp_path / "mine.json").write_text('{"model_name": "l2p"}')
     with pytest.raises(UserError, match="is not a config of the checkout: dataset, init_cls"):
