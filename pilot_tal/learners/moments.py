@@ -116,7 +116,7 @@ class Moments:
         """Takes over what `state` returned."""
         counts, sums, rows, lengths = (state.get(name) for name in ("counts", "sums", "rows", "lengths"))
         if counts is None or sums is None or rows is None or lengths is None or sums.shape != (len(counts), self.dim):
-            raise UserError("the checkpoint lacks the statistics of the images so far; run it again")
+            raise UserError("the checkpoint lacks the statistics of images so far; remove its folder and start over")
         self.counts, self.sums = counts.clone(), sums.clone()
         self.factors = [part.clone() for part in rows.split(lengths.tolist())] if len(lengths) else []
         if self.scatter == "bounded" and len(lengths) != len(counts):

@@ -308,7 +308,7 @@ def test_training_cannot_continue_without_the_statistics():
         other.add(torch.zeros(1, other.feature_dim), torch.tensor([7]))
     state = learner.checkpoint_state()
     del state["statistics.sums"]
-    with pytest.raises(UserError, match="lacks the statistics"):
+    with pytest.raises(UserError, match="lacks the statistics of images so far; remove its folder and start over"):
         make("plda", SIZES).load_checkpoint_state(state)
 
 

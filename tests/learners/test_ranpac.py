@@ -191,7 +191,7 @@ def test_training_cannot_continue_without_the_old_images():
         train(other, SIZES, 2)
     state = learner.checkpoint_state()
     del state["statistics.rows"]
-    with pytest.raises(UserError, match="lacks the statistics"):
+    with pytest.raises(UserError, match="lacks the statistics of images so far; remove its folder and start over"):
         make("ranpac", SIZES).load_checkpoint_state(state)
 
 
