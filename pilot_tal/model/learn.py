@@ -18,6 +18,7 @@ from pilot_tal.config.parse import parse_items
 from pilot_tal.config.settings import Hardware
 from pilot_tal.engine.callbacks import Callback, Display
 from pilot_tal.learners import LEARNERS
+from pilot_tal.model.load import ABOUT
 from pilot_tal.model.session_trainer import Capacity, ClosedFormSession, Place, SessionTrainer, closed_forms
 from pilot_tal.model.sessions import (
     TRAIN,
@@ -132,6 +133,8 @@ def forget(folder: str | Path, label: str, *, settings: Iterable[str] = ()) -> S
 def _opened(folder: str | Path, method: str | None, items: list[str]) -> Iterator[tuple[Place, Path]]:
     """A model folder with its lock held, and a copy to change, which takes its place when the context ends."""
     folder = given_path(folder, "FOLDER")
+    if (folder / ABOUT).is_file():
+        raise UserError(f"{folder} is an exported model, which cannot learn: give the model's own folder, or a new one")
     is_new = not folder.exists()
     try:
         with locked(folder, remove=True) as lock:

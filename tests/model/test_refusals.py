@@ -14,6 +14,7 @@ from pilot_tal import load_model
 from pilot_tal.backbone.load import DEMO_WEIGHTS
 from pilot_tal.backbone.weights import build_backbone
 from pilot_tal.model.export import export_model
+from pilot_tal.model.learn import learn
 from pilot_tal.record.run_dir import read_run_record, read_sealed, write_sealed
 from pilot_tal.record.run_record import EngineRecord
 from pilot_tal.results import build_report
@@ -125,3 +126,11 @@ def test_random_weights_are_regenerated(workspace):
     assert (
         load_model(run).learner.backbone.checksum == json.loads((run / "run.json").read_text())["backbone"]["checksum"]
     )
+
+
+def test_exported_model_does_not_learn(tmp_path, workspace):
+    folder = export_model(workspace.run("plda"), tmp_path / "model")
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(UserError, match="is an exported model"):
+        learn(folder, tmp_path, settings=["backbone=demo_vit"])
+    assert sorted(path.name for path in folder.iterdir()) == before
