@@ -56,10 +56,6 @@ def make_jobs(
     """
     load_plugins(plugins)
     repo = repo.resolve()
-    if not repo.is_dir():
-        raise UserError(f"repo must be the directory of a checkout, got {repo}, which does not exist")
-    if not (repo / "trainer.py").is_file() or not (repo / "backbone").is_dir():
-        raise UserError(f"{repo} is not a checkout of {TITLE}: it needs trainer.py and backbone/")
     args = _read_config(repo, config)
     if not (seeds or args["seed"]):
         raise UserError("the config has no seed; give one with --seed")
@@ -69,13 +65,8 @@ def make_jobs(
         raise UserError(f"{learner.title} trains nothing, so it takes no loss; leave --loss {losses[0]} out")
     names = list(losses) or ["tal"] * learner.trains
     given, changed = _apply(settings, args, {"data": DataOptions, **{name: LOSSES[name] for name in names}})
-    loss_records = []
-    for name in names:
-        options = {**defaults_of(LOSSES[name]), **given[name]}
-        build_loss(name, **options)  # refuses options that do not go together
-        loss_records.append(run_record.LossRecord(name, LOSSES[name].title, options))
-    if not names:
-        loss_records = [run_record.LossRecord(run_record.NO_LOSS, "no loss")]
+    no_loss = run_record.LossRecord(run_record.NO_LOSS, "no loss")
+    loss_records = [_loss(name, given[name]) for name in names] or [no_loss]
     weights = "random" if weights is None and args.get("pretrained") is False else weights
     vit: dict[str, Any] = {}
     if weights not in (None, "random"):
@@ -91,16 +82,7 @@ def make_jobs(
         data, data_record = None, run_record.DataRecord(args["dataset"], args["dataset"])
     method_settings = {key: value for key, value in args.items() if key not in _ELSEWHERE}
     method = run_record.MethodRecord(learner.name, learner.title, "pilot", method_settings)
-    backbone = run_record.BackboneRecord(args["backbone_type"], file_fingerprint(weights or "hub"), vit.get("img_size"))
-    order = "shuffled" if args["shuffle"] else "as in the checkout"
-    shared = {
-        "engine": asdict(run_record.EngineRecord(ENGINE, TITLE, {"classifier": "cnn", "vit": vit})),
-        "method": asdict(method),
-        "data": asdict(data_record),
-        "backbone": asdict(backbone),
-        # What of the stream is known before the checkout has made it; its ViTs get pixels in [0, 1].
-        "stream": {"transform": "pilot", "normalize": "none", "order": order},
-    }
+    shared = _shared(method, data_record, args, weights, vit)
     notes = [f"Run by {TITLE}'s own code; only the loss, the data and the record are ours."]
     if weights == "random":
         notes.append("A trial with random ViT weights: the figures say nothing about the methods.")
@@ -119,15 +101,45 @@ def make_jobs(
     return jobs
 
 
+def _shared(
+    method: run_record.MethodRecord,
+    data: run_record.DataRecord,
+    args: Mapping[str, Any],
+    weights: str | None,
+    vit: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the records of all jobs have in common."""
+    backbone = run_record.BackboneRecord(args["backbone_type"], file_fingerprint(weights or "hub"), vit.get("img_size"))
+    order = "shuffled" if args["shuffle"] else "as in the checkout"
+    return {
+        "engine": asdict(run_record.EngineRecord(ENGINE, TITLE, {"classifier": "cnn", "vit": dict(vit)})),
+        "method": asdict(method),
+        "data": asdict(data),
+        "backbone": asdict(backbone),
+        # What of the stream is known before the checkout has made it; its ViTs get pixels in [0, 1].
+        "stream": {"transform": "pilot", "normalize": "none", "order": order},
+    }
+
+
+def _loss(name: str, given: Mapping[str, Any]) -> run_record.LossRecord:
+    options = {**defaults_of(LOSSES[name]), **given}
+    build_loss(name, **options)  # refuses options that do not go together
+    return run_record.LossRecord(name, LOSSES[name].title, options)
+
+
 def _differences(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     return {name: [value, usual.get(name)] for name, value in values.items() if value != usual.get(name)}
 
 
 def _read_config(repo: Path, config: str) -> dict[str, Any]:
+    if not repo.is_dir():
+        raise UserError(f"repo must be the directory of a checkout, got {repo}, which does not exist")
+    if not (repo / "trainer.py").is_file() or not (repo / "backbone").is_dir():
+        raise UserError(f"{repo} is not a checkout of {TITLE}: it needs trainer.py and backbone/")
     path = repo / config if (repo / config).is_file() else Path(config)
     if not path.is_file():
-        served = (file for file in repo.glob("exps/*.json") if read_json(file).get("model_name") in LEARNERS)
-        raise unknown_name(f"config of the checkout {repo}", config, [f"exps/{file.name}" for file in served])
+        served = [f"exps/{file.name}" for file in repo.glob("exps/*.json") if _serves(file)]
+        raise unknown_name(f"config of the checkout {repo}", config, served)
     args = read_json(path)
     missing = [key for key in _NEEDED if not isinstance(args, dict) or key not in args]
     if missing:
@@ -136,6 +148,14 @@ def _read_config(repo: Path, config: str) -> dict[str, Any]:
     if wrong := [seed for seed in args["seed"] if type(seed) is not int or not 0 <= seed < 2**32]:
         raise UserError(f"a seed must be a whole number from 0 to {2**32 - 1}, but {path} has {wrong[0]!r}")
     return args
+
+
+def _serves(file: Path) -> bool:
+    try:
+        known = read_json(file)
+    except UserError:
+        return False
+    return isinstance(known, dict) and str(known.get("model_name")) in LEARNERS
 
 
 def _apply(

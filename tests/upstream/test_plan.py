@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from upstream_helpers import DATA_SETTINGS
+from upstream_helpers import DATA_SETTINGS, make_standin
 
 import pilot_tal._torchvision  # noqa: F401  (before timm)
 
@@ -145,6 +145,14 @@ def test_directory_that_is_no_checkout_is_refused(images, tmp_path):
         plan(tmp_path, images)
     with pytest.raises(UserError, match="does not exist"):
         plan(tmp_path / "nowhere", images)
+
+
+def test_misspelt_config_is_named_beside_files_that_are_no_configs(images, tmp_path):
+    checkout = make_standin(tmp_path / "checkout")
+    for name, text in (("list", "[]"), ("broken", "{"), ("odd", '{"model_name": ["l2p"]}')):
+        (checkout / f"exps/{name}.json").write_text(text)
+    with pytest.raises(UserError, match=r"unknown config of the checkout .* did you mean 'exps/l2p\.json'"):
+        plan(checkout, images, config="exps/l2pp.json")
 
 
 def test_config_without_a_seed_or_a_name_is_refused(pilot, images, tmp_path):
