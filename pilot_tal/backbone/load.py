@@ -25,11 +25,11 @@ _checksum = cache(lambda path, size, changed: checksum(path))  # a file is read 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def _demo_vit(weights: Path | str = DEMO_WEIGHTS) -> nn.Module:
+def _demo_vit() -> nn.Module:
     from timm.models.vision_transformer import VisionTransformer
 
     vit = VisionTransformer(**DEMO_VIT, num_classes=0, weight_init="skip")
-    load_weights(vit, weights)
+    load_weights(vit, DEMO_WEIGHTS)
     return vit
 
 
@@ -74,12 +74,9 @@ def load_backbone(name: str, weights: str, img_size: int | None = None) -> Froze
         return build_backbone(name, weights, img_size)
     if weights in ("hub", "random"):
         raise UserError(f"backbone={name} comes with its weights: leave weights={weights} out")
-    if name == DEMO:
-        module = _demo_vit(DEMO_WEIGHTS if weights == BUNDLED else weights)
-    else:
-        module = _REGISTERED[name]()
-        if weights != BUNDLED:
-            load_weights(module, weights)
+    module = _REGISTERED[name]()
+    if weights != BUNDLED:
+        load_weights(module, weights)
     if takes_prompts(module):
         vit = FrozenViT(module, name)
         if img_size not in (None, *vit.img_size):
