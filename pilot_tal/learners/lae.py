@@ -176,7 +176,7 @@ class LAE(Learner):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The larger ones of two probabilities sum to more than one."""
-        return scores / scores.sum(dim=1, keepdim=True)
+        return F.normalize(scores, p=1, dim=1)
 
     def _features(self, tokens: Tensor, pets: nn.ModuleList) -> Tensor:
         extras = {block: cast(Any, pet).extras() for block, pet in zip(self.blocks, pets, strict=True)}

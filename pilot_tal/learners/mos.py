@@ -244,7 +244,7 @@ class MOS(AdapterLearner):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The ensemble's scores are sums of two probabilities, those of the classifier alone are logits."""
-        return scores / scores.sum(dim=1, keepdim=True) if self.config.ensemble else super().probabilities(scores)
+        return F.normalize(scores, p=1, dim=1) if self.config.ensemble else super().probabilities(scores)
 
     def adapter_features(self, index: int, tokens: Tensor, ids: Tensor | None) -> Tensor:
         """Test features under one adapter; those of a finished task never change."""
