@@ -250,12 +250,17 @@ def trade_off(file: Path) -> None:
 
 def _name_methods(axis: Any, points: pd.DataFrame) -> None:
     """Write each method's name beside its best point, where possible without covering another name."""
+    from matplotlib.text import Text
+
+    places = [(x, y) for y in (4, -10, 14, -20, 24, -30) for x in (5, -5)]
     taken: list[Any] = []
-    for method, (x, y) in points.iterrows():
-        text = axis.annotate(LEARNERS[method].title, (x, y), (0, 0), textcoords="offset points")
-        for text.xyann, align in (((5, 4), "left"), ((-5, 4), "right"), ((5, -10), "left"), ((-5, -10), "right")):
-            text.set_ha(align)
-            box = text.get_window_extent()
+    for method, (x, y) in points[::-1].iterrows():
+        line = {"arrowstyle": "-", "lw": 0.4, "color": "#999999", "shrinkA": 0, "shrinkB": 2}
+        text = axis.annotate(LEARNERS[method].title, (x, y), (0, 0), textcoords="offset points", arrowprops=line)
+        for text.xyann in places:
+            text.set_ha("left" if text.xyann[0] > 0 else "right")
+            text.update_positions(axis.figure.canvas.get_renderer())
+            box = Text.get_window_extent(text)  # without the line
             if not box.count_overlaps(taken):
                 break
         taken.append(box)
