@@ -89,18 +89,11 @@ def submit(
     threads = hardware.threads or (None if config.gpus else config.cpus)
     hardware = replace(hardware, jobs=AUTO, gpus=None, jobs_per_gpu=1, threads=threads)
     lines = [_line("-m", "pilot_tal", *run_arguments(job.config, hardware, study.plugins)) for job in todo]
-    parts = ["\n".join(lines[start : start + size]) for start in range(0, len(lines), size)]
-    if len(parts) > MOST_JOBS:
-        raise UserError(
-            f"{len(parts):,} jobs are more than the {MOST_JOBS:,} of an array; add --slurm "
-            f"runs_per_job={math.ceil(len(todo) / MOST_JOBS)}"
-        )
-    cases = "\n".join(f"{number})\n{part}\n;;" for number, part in enumerate(parts))
-    array = f"0-{len(parts) - 1}%{min(config.array, len(parts))}"
-    script = _script(output, config, f"case $SLURM_ARRAY_TASK_ID in\n{cases}\nesac", "%A_%a", array=array)
+    parts = math.ceil(len(todo) / size)
+    script = _array_script(output, config, lines)
     if dry_run:
         message(script)
-        message(f"{len(todo)} of {len(jobs.all)} runs to submit, in {len(parts)} jobs")
+        message(f"{len(todo)} of {len(jobs.all)} runs to submit, in {parts} jobs")
         return
     if not todo:
         message("nothing to submit: every run is done, queued or running")
@@ -115,7 +108,7 @@ def submit(
         message("note: the jobs ask SLURM for no GPU; unless the partition gives one, add --slurm gpus=1")
     ids = [_submit(output, script)]
     note_plan(output, names, {job.path.name: f"{ids[0]}_{number // size}" for number, job in enumerate(todo)})
-    message(f"submitted {len(todo)} of {len(jobs.all)} runs in {len(parts)} jobs")
+    message(f"submitted {len(todo)} of {len(jobs.all)} runs in {parts} jobs")
     folder = report(paths)
     # The last job waits for the new jobs, and for those of these runs that were submitted before.
     alive, known = queued_jobs() or {}, planned(output)[0]
@@ -140,6 +133,20 @@ def _parse(items: Iterable[str]) -> dict[str, Any]:
 
 def _line(*words: object) -> str:
     return f"run {shlex.join(map(str, (sys.executable, *words)))}"
+
+
+def _array_script(output: Path, config: SlurmConfig, lines: Sequence[str]) -> str:
+    """The script of an array whose jobs execute `runs_per_job` of the lines each."""
+    size = config.runs_per_job
+    parts = ["\n".join(lines[start : start + size]) for start in range(0, len(lines), size)]
+    if len(parts) > MOST_JOBS:
+        raise UserError(
+            f"{len(parts):,} jobs are more than the {MOST_JOBS:,} of an array; add --slurm "
+            f"runs_per_job={math.ceil(len(lines) / MOST_JOBS)}"
+        )
+    cases = "\n".join(f"{number})\n{part}\n;;" for number, part in enumerate(parts))
+    array = f"0-{len(parts) - 1}%{min(config.array, len(parts))}"
+    return _script(output, config, f"case $SLURM_ARRAY_TASK_ID in\n{cases}\nesac", "%A_%a", array=array)
 
 
 def _script(output: Path, config: SlurmConfig, body: str, log: str, **more: str) -> str:
