@@ -26,11 +26,10 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _demo_vit() -> nn.Module:
+    """Without its weights, so that an exported model with its own copy of them needs no other."""
     from timm.models.vision_transformer import VisionTransformer
 
-    vit = VisionTransformer(**DEMO_VIT, num_classes=0, weight_init="skip")
-    load_weights(vit, DEMO_WEIGHTS)
-    return vit
+    return VisionTransformer(**DEMO_VIT, num_classes=0, weight_init="skip")
 
 
 _REGISTERED: dict[str, Callable[[], nn.Module]] = {DEMO: _demo_vit}
@@ -75,8 +74,9 @@ def load_backbone(name: str, weights: str, img_size: int | None = None) -> Froze
     if weights in ("hub", "random"):
         raise UserError(f"backbone={name} comes with its weights: leave weights={weights} out")
     module = _REGISTERED[name]()
-    if weights != BUNDLED:
-        load_weights(module, weights)
+    file = _weights_file(name, weights)
+    if file != BUNDLED:
+        load_weights(module, file)
     if takes_prompts(module):
         vit = FrozenViT(module, name)
         if img_size not in (None, *vit.img_size):
@@ -86,6 +86,11 @@ def load_backbone(name: str, weights: str, img_size: int | None = None) -> Froze
     return FrozenBackbone(module, name, (side, side))
 
 
+def _weights_file(name: str, weights: str) -> str:
+    """`bundled` as a file for the demo's ViT; other registered networks are built with their weights."""
+    return str(DEMO_WEIGHTS) if weights == BUNDLED and name == DEMO else weights
+
+
 def default_weights(name: str | None) -> str:
     """The weights of a backbone where none are named: its own (the demo's and registered ones), or timm's hub."""
     return BUNDLED if name in _REGISTERED else "hub"
@@ -93,7 +98,7 @@ def default_weights(name: str | None) -> str:
 
 def file_fingerprint(weights: str, name: str = DEMO) -> str:
     """A file's name and checksum, so that a run's name depends on its content; `hub` and `random` as they are."""
-    path = DEMO_WEIGHTS if weights == BUNDLED and name == DEMO else Path(weights)
+    path = Path(_weights_file(name, weights))
     if not path.is_file():
         return weights
     known = path.stat()
