@@ -21,8 +21,9 @@ from pilot_tal.losses.tal import TAL
 class RecordedTAL(TAL):
     """TAL in the arithmetic of the recordings: Q and log-weights in float64, the loss in the logits' type.
 
-    With Q at 0 the first losses of a task are about 1e-7, so their gradients are rounding errors of float32, and Adam
-    scales a tiny gradient to a full step. Another order of the same operations would differ by 1e-2 in the end.
+    With Q at 0 and ε = 1e-8 the first losses of a task are about 1e-7, so their gradients are rounding errors of
+    float32, and Adam scales a tiny gradient to a full step. Another order of the same operations, or another CPU, can
+    differ by 1e-2 in the end.
     """
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
