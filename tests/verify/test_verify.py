@@ -82,7 +82,8 @@ def test_record_script_reproduces_the_recording(name, tmp_path):
     """Needs a checkout of LAMDA-PILOT (see tests/upstream/test_real_checkouts.py).
 
     The same packages on the same CPU give the same file. Elsewhere rounding differs: in RanPAC's regression in float32
-    by 1.4e-5, and Adam turns the rounding of TAL's first gradients into differences of up to 1e-4.
+    by 1.4e-5, in the features that MOS draws from a covariance by 1.8e-4, and Adam turns the rounding of TAL's first
+    gradients into differences of up to 1e-4.
     """
     if not {"PILOT_TAL_PILOT", "PILOT_TAL_UPSTREAM_PYTHON"} <= os.environ.keys():
         pytest.skip("needs PILOT_TAL_PILOT, a checkout of LAMDA-PILOT, and PILOT_TAL_UPSTREAM_PYTHON")
@@ -91,7 +92,7 @@ def test_record_script_reproduces_the_recording(name, tmp_path):
     made, kept = (np.load(folder / f"{name}.npz") for folder in (tmp_path, RECORDINGS))
     assert made.files == kept.files
     for key in set(kept.files) - {"meta"}:
-        np.testing.assert_allclose(made[key], kept[key], rtol=1e-4, atol=1e-4, err_msg=key)
+        np.testing.assert_allclose(made[key], kept[key], rtol=1e-4, atol=3e-4, err_msg=key)
 
 
 @pytest.mark.parametrize("task", [0, 1])
