@@ -78,8 +78,9 @@ def quickly(arguments: list[str], folder: Path) -> list[str]:
         (root,) = re.findall(r"data[-_]root[= ](\S+)", " ".join(arguments))
         make_images(folder / root / "birds", classes=3, images=120, size=(12, 12))
         small = ["tasks=2", "backbone=vit_tiny_patch16_224", "weights=random", "img_size=32"]
-    if arguments[0] == "compare" and not any(item.startswith("losses=") for item in arguments):
-        small += ["losses=ce"]
+    if arguments[0] == "compare":
+        small += ["references=none"]
+        small += [] if any(item.startswith("losses=") for item in arguments) else ["losses=ce"]
     return [] if arguments[0] == "build" else ["--quick", "seeds=1993", *small]
 
 

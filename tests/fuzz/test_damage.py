@@ -107,7 +107,7 @@ def quick_locks(patch) -> None:
     patch.setattr("pilot_tal.record.lock.LOOK_SECONDS", 0.01)
 
 
-@cases(100)
+@cases(60)
 @given(case=damages())
 def test_damage_is_reported_or_the_result_is_that_of_the_whole_run(case, workspace, tmp_path_factory):
     place = tmp_path_factory.getbasetemp() / "damaged"
@@ -123,7 +123,7 @@ def test_damage_is_reported_or_the_result_is_that_of_the_whole_run(case, workspa
     check_predictions(workspace, run, name, unseen)
 
 
-@cases(40)
+@cases(25)
 @given(case=damages())
 def test_damaged_run_is_refused_or_resumes_to_the_same_result(case, workspace, tmp_path_factory, monkeypatch):
     quick_locks(monkeypatch)

@@ -14,7 +14,7 @@ from helpers.images import make_images
 from helpers.tiny import result_files, settings
 from test_launch import children_of, contents
 
-KILLS = int(os.environ.get("PILOT_TAL_KILLS", "6"))
+KILLS = int(os.environ.get("PILOT_TAL_KILLS", "4"))
 GRID = [
     "tasks=3",
     "losses=ce,tal",

@@ -201,12 +201,12 @@ def wait_for(condition, seconds: float = 600):
 class TestCluster:
     """A plan of nine cells: three fail, one job is cancelled, one killed, one told that its time is over."""
 
-    GRID = ("seeds=1,2,3", "losses=ce,faulty", "faulty.way=sleeps,sentence", FAULTY, "jobs=1")
+    GRID = ("seeds=1,2,3", "losses=ce,faulty", "faulty.way=sleeps,sentence", FAULTY)
 
     def test_slurm_runs_every_job_and_the_report(self, cluster, pilot, images, tmp_path, monkeypatch):
         monkeypatch.setenv("FAULTY", str(tmp_path))
         output = tmp_path / "slurm"
-        given = settings(images, output, *self.GRID)
+        given = settings(images, output, *self.GRID, "jobs=1")
         compare = ("compare", "l2p", "folder_lt", *given, "--quick", "--slurm", "time=30", "runs_per_job=3")
         status, printed = pilot(*compare)
         assert status == 0 and "submitted 9 of 9 runs in 3 jobs" in printed, printed
@@ -228,7 +228,7 @@ class TestCluster:
         newest = max(file.stat().st_mtime_ns for file in output.glob("*-l2p-*/*"))
         assert report.stat().st_mtime_ns > max(before, newest)  # the report comes last
 
-        whole = settings(images, tmp_path / "here", *self.GRID, "threads=1")
+        whole = settings(images, tmp_path / "here", *self.GRID, "threads=1", "jobs=2")
         status, printed = pilot("compare", "l2p", "folder_lt", *whole, "--quick")
         assert status == 1, printed
         assert finished(output) == finished(tmp_path / "here") and len(finished(output)) == 6
