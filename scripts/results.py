@@ -35,6 +35,7 @@ SEEDS = 3  # rows with fewer are left out
 TRAINING_FREE = ("simplecil", "plda", "air")
 FIRST_TASK_ONLY = ("ranpac", "fecam", "aper")
 TITLES = {"cub_lt": "CUB-LT", "flowers102": "Flowers-102", "pets": "Pets"}
+OPTIONS = {"eps=1e-12 update=normalized": "released code"}  # names of changed options
 COLOURS = {"ce": "#0072b2", "tal": "#d55e00", "tal_auto": "#009e73", "balanced_softmax": "#cc79a7", "none": "#555555"}
 
 
@@ -131,19 +132,19 @@ def _complete(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.groupby(["dataset", "method", "loss", "options"]).filter(lambda group: len(group) >= SEEDS)
 
 
-def passes(method: str, epochs: int, tasks: int) -> float:
+def passes(method: str, epochs: int, tasks: int, fidelity: str = "fixed") -> float:
     """Forward passes of the ViT per training image; a backward pass through frozen blocks counts as one more.
 
-    Prompt methods: query, prompted forward, backward. LAE (fixed): forward and backward, forward alone in three of five
-    epochs from the second task on. RanPAC and APER adapt in the first task only, then read features twice.
+    Prompt methods: query, prompted forward, backward. LAE: forward and backward, forward alone in three of five epochs,
+    with fidelity fixed from the second task on. RanPAC and APER adapt in the first task only, then read features twice.
     """
     if method in TRAINING_FREE:
         return 1
     if method in FIRST_TASK_ONLY:
         return 2 * epochs / tasks + 2
     if method == "lae":
-        frozen = 3 * epochs / 5 * (tasks - 1) / tasks
-        return 2 * epochs - frozen
+        frozen_tasks = tasks if fidelity == "pilot" else tasks - 1
+        return 2 * epochs - 3 * epochs / 5 * frozen_tasks / tasks
     return epochs * {"linear": 1, "mos": 2, "ease": 2}.get(method, 3)
 
 
@@ -162,7 +163,7 @@ def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: s
     for (method, loss, options), group in frame.groupby(["method", "loss", "options"], sort=False):
         base = frame[(frame["method"] == method) & (frame["loss"] == "ce")]
         cells = [LEARNERS[method].title, _loss(loss, options)]
-        cells.append(f"{passes(method, int(group['epochs'].iloc[0]), int(tasks)):.0f}")
+        cells.append(f"{passes(method, int(group['epochs'].iloc[0]), int(tasks), fidelity):.0f}")
         cells += [f"{100 * group[key].mean():.1f}" for key in SCORES]
         if not short:
             cells += [_change(_difference(group, base, key)) if loss not in ("ce", "none") else "" for key in SCORES]
@@ -188,7 +189,7 @@ def _change(found: Difference) -> str:
 
 def _loss(name: str, options: str) -> str:
     title = "" if name == "none" else LOSSES[name].title
-    return f"{title} ({options})" if options else title
+    return f"{title} ({OPTIONS.get(options, options)})" if options else title
 
 
 MARK = re.compile(r"(<!-- table: main((?: \w+=\S+)*) -->\n).*?(\n<!-- end -->)", re.DOTALL)
