@@ -24,7 +24,7 @@ from pilot_tal.results.tables import departures, paper_numbers
 NEAR_CHANCE = 1.5  # times the accuracy of a uniform guess
 NEAR_LN_C = 0.95  # times the loss of a uniform guess
 CALIBRATED = 0.9  # mean α·w over the classes at the end of a task from which on TAL counts as calibrated
-_NAMED = 5  # unfinished runs; the page's table has them all
+_NAMED = 5  # unfinished runs; `status` lists them all
 _VOTED = ("l2p", "dualprompt")  # methods that choose prompts per batch with fidelity=pilot
 
 Case = tuple[Group, Variant, Difference]

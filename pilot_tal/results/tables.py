@@ -20,6 +20,10 @@ from pilot_tal.results.study import Group, Study, Variant, winner
 
 EPOCHS, BACKBONE = 20, "vit_base_patch16_224"  # the paper's
 _OF_GROUP = ("tasks", "init_cls", "increment", "fidelity")  # changed settings that make another group
+_CONDITIONS = (  # settings with a row of their own in the table of conditions
+    *(*_OF_GROUP, "task_sizes", "order", "backbone", "weights", "img_size", "normalize", "transform", "precision"),
+    *("tuned_epoch", "batch_size", "optimizer", "init_lr", "scheduler"),
+)
 _OF_DATA = {field.name for field in fields(DataOptions)}
 _COMPARED = ("a_mean", "a_tail")
 _LEVELS = ("a_mean", "a_tail", "a_head")
@@ -53,6 +57,7 @@ def _of(group: Group, variant: Variant) -> dict[str, str]:
     software |= {name: (last.get("packages") or {}).get(name) for name in ("torch", "timm", "numpy")}
     versions = ", ".join(f"{name} {version}" for name, version in software.items() if version)
     unequal = "+".join(map(str, sizes)) if len({*sizes}) > 1 else ""
+    elsewhere = {*_CONDITIONS, *_OF_DATA, *record.loss.options}  # a variant's name has the options of its loss
     return {
         "Dataset": f"{group.dataset_title}: {number(len(train), 'class', 'classes')}, {sum(train)} training images "
         f"({max(train)} to {min(train)} per class), {tests} test images",
@@ -66,6 +71,9 @@ def _of(group: Group, variant: Variant) -> dict[str, str]:
         "Batch size": str(settings.get("batch_size", "")),
         "Optimizer": str(settings.get("optimizer", "")),
         "Learning rate": ", ".join(str(settings[key]) for key in ("init_lr", "scheduler") if key in settings),
+        "Other settings": ", ".join(
+            f"{name}={_plain(value)}" for name, (value, _) in record.changed.items() if name not in elsewhere
+        ),
         "Tasks": unequal or f"{len(sizes)} of {number(sizes[0], 'class', 'classes')}",
         "Class order": stream.order,
         "Seeds": ", ".join(map(str, variant.seeds)),

@@ -113,6 +113,14 @@ def test_conditions_are_complete_and_in_the_latex_caption(tmp_path):
     assert latex(caption(study.groups)) in line and "Batch size: 16" in line and "/my/birds" not in line
 
 
+def test_conditions_name_every_changed_setting(tmp_path):
+    """Those with a row of their own once, options of the loss not at all."""
+    changed = {"sampler": ["balanced", "natural"], "top_k": [3, 5], "tuned_epoch": [7, 20], "lam": [0.9, 0.995]}
+    write_run_directory(tmp_path, epochs=7, loss="tal", options={"lam": 0.9}, changed=changed, **SMALL)
+    found = conditions(load_study([tmp_path]).groups)
+    assert found["Other settings"] == "sampler=balanced, top_k=3" and found["Epochs"] == "7"
+
+
 def test_conditions_that_differ_are_listed(tmp_path):
     for epochs in (1, 2, 3, 4, 5, 6):
         write_run_directory(tmp_path, epochs=epochs, **SMALL)
