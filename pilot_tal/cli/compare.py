@@ -34,7 +34,7 @@ def compare(
     """Train METHOD on DATASET with each loss on each seed, and write a report.
 
     Defaults: losses=ce,tal,tal_auto, seeds=1993,1994,1995, and references=simplecil,plda, which train nothing. Methods,
-    datasets and any setting accept a comma-separated list. The runs use all cores or GPUs (jobs=, gpus=), or SLURM.
+    datasets and settings accept comma-separated lists. The runs use all cores or GPUs (jobs=, gpus=), or SLURM.
     Interrupted runs resume after their last finished task; finished ones are not trained again.
 
     Example: pilot-tal compare l2p demo_lt
