@@ -88,11 +88,13 @@ def predictive(moments: Moments, within: tuple[Tensor, Tensor], shrinkage: float
         complete: Return a basis of all directions; else only of those in which class means differ.
     """
     values, vectors = within
-    level = float(values.clamp_min(0).mean()) or 1.0  # no class has two images: any scale
-    scale = ((1 - shrinkage) * values.clamp_min(0) + shrinkage * level).rsqrt()
-    whitening = vectors * scale
     counts, present = moments.counts.double().unsqueeze(1), moments.counts > 0
     centre = moments.means[present].mean(dim=0)
+    level = float(values.clamp_min(0).mean())
+    if level == 0:  # no class has two images: half of the variance of the means counts as noise
+        level = float((moments.means - centre)[present].square().mean()) / 2 or 1.0
+    scale = ((1 - shrinkage) * values.clamp_min(0) + shrinkage * level).rsqrt()
+    whitening = vectors * scale
     whitened = (moments.means - centre) @ whitening * present.unsqueeze(1)
     _, lengths, directions = torch.linalg.svd(whitened, full_matrices=complete)
     noise = counts[present].reciprocal().mean()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers.vit import tiny_vit
 from learner_helpers import images, make, task_info, test_images, train, trained
 
@@ -215,10 +216,18 @@ def test_memory_equals_the_documented_figures(scatter, rows):
     assert state["rows"].shape == (expected, DIM) and state["sums"].shape == (5, DIM)
 
 
-def test_classes_of_one_image_are_distinguished():
-    features = torch.eye(3)
-    found = fitted(moments_of(features, torch.arange(3)))
-    assert found.scores(features.double()).isfinite().all()
+@pytest.mark.parametrize(("classes", "dim"), [(3, 3), (5, 64), (40, 24)])
+def test_classes_of_one_image_are_distinguished(classes, dim):
+    features = F.normalize(torch.randn(classes, dim, generator=torch.Generator().manual_seed(0)), dim=1)
+    near = F.normalize(features + 0.02 * torch.randn(classes, dim, generator=torch.Generator().manual_seed(1)), dim=1)
+    found = fitted(moments_of(features, torch.arange(classes)))
+    assert found.scores(near.double()).argmax(dim=1).tolist() == list(range(classes))
+
+
+def test_one_class_of_one_image_has_finite_scores():
+    assert (
+        fitted(moments_of(torch.ones(1, 3), torch.zeros(1).long())).scores(torch.ones(2, 3).double()).isfinite().all()
+    )
 
 
 def test_folds_hold_out_every_image_once_and_split_each_class():
