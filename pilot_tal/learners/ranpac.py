@@ -16,6 +16,7 @@ from pilot_tal.schema import Rule
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
 FITTED_SHARE = 0.8
+LEAST_IMAGES = 5  # fewer choose no ridge once there is one
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,11 @@ class RanPAC(RandomFeatures):
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Chooses the ridge on these images, then adds them and solves for the weights of all classes."""
-        order = self.shuffled(len(features))
-        hidden = self.hidden(features.float()).cpu()[order]
-        targets = F.one_hot(labels.cpu()[order], max(self.seen, int(labels.max()) + 1)).float()
-        self.ridge = RIDGES[int(held_out_losses(hidden, targets).argmin())]
+        if self.ridge == 0 or len(features) >= LEAST_IMAGES:
+            order = self.shuffled(len(features))
+            hidden = self.hidden(features.float()).cpu()[order]
+            targets = F.one_hot(labels.cpu()[order], max(self.seen, int(labels.max()) + 1)).float()
+            self.ridge = RIDGES[int(held_out_losses(hidden, targets).argmin())]
         super().add(features, labels)
 
     def shuffled(self, number: int) -> Tensor:
@@ -129,6 +131,15 @@ class RanPAC(RandomFeatures):
         rows = torch.cat((roots.unsqueeze(1) * self.moments.means, *self.moments.factors))
         targets = F.pad(roots.diag(), (0, 0, 0, len(rows) - len(roots)))
         self.weight = ridge_weights(rows, targets, self.ridge).to(self.weight.device)
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Adds the ridge, with which the removal of a class solves again."""
+        return super().statistics() | {"ridge": torch.tensor(self.ridge, dtype=torch.float64)}
+
+    def load_statistics(self, known: dict[str, Tensor]) -> None:
+        """Takes over what `statistics` returned; earlier versions stored no ridge."""
+        super().load_statistics(known)
+        self.ridge = float(known.get("ridge", 0.0))
 
     def classify(self, features: Tensor) -> Tensor:
         """Values of the regression; in LAMDA-PILOT the cosine of random features and weights."""

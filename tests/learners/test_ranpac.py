@@ -207,6 +207,22 @@ def test_removing_a_class_equals_never_having_seen_it():
         trained("ranpac", SIZES, M=9).remove(4)
 
 
+def test_removing_a_class_of_a_restored_learner_solves_with_its_ridge():
+    learner, restored = trained("ranpac", SIZES), make("ranpac", SIZES)
+    restored.load_checkpoint_state(learner.checkpoint_state())
+    for one in (learner, restored):
+        one.remove(4)
+    assert restored.ridge == learner.ridge > 0
+    torch.testing.assert_close(restored.weight, learner.weight)
+
+
+def test_one_more_image_keeps_the_ridge():
+    learner = trained("ranpac", SIZES)
+    ridge = learner.ridge
+    learner.add(torch.randn(1, learner.backbone.dim), torch.tensor([2]))
+    assert learner.ridge == ridge
+
+
 def test_optimizer_adam_is_refused():
     with pytest.raises(UserError, match="optimizer must be one of adamw, sgd"):
         make("ranpac", SIZES, optimizer="adam")
