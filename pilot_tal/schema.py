@@ -48,7 +48,7 @@ class Option:
         """The value written on a command line."""
         if not text:
             raise UserError(f"{self.name} has no value; write {self.name}=VALUE or leave it out")
-        if self.optional and text.lower() in _NOTHING and text not in self.rule.choices:  # law=none is a law
+        if self.optional and text.lower() in _NOTHING and text not in self.rule.choices:  # law=none is a profile
             return None
         if not self.many:
             return self.check(self._scalar(text))

@@ -25,6 +25,8 @@ from pilot_tal.schema import Rule, build, settings_of
 FOLDER = ".slurm"
 MOST_JOBS = 1000  # in one array; SLURM's own default limit is 1001
 _NAME = r"[^\s'\"]+"
+# Shorter jobs get the signal for their last 90 seconds as they start, and would be requeued again and again.
+_TIME = r"(?!0*[0-2](:\d+)?$|0+:0*[0-2]:\d+$)(\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2})"
 _SCRIPT = """\
 #!/bin/bash
 {options}
@@ -53,7 +55,7 @@ class SlurmConfig:
 
     partition: Annotated[str | None, Rule("the name of a partition", pattern=_NAME)] = None
     time: Annotated[
-        str, Rule("a time such as 90 (minutes), 4:00:00 or 1-12", pattern=r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}")
+        str, Rule("a time of 3 minutes or more such as 90 (minutes), 4:00:00 or 1-12", pattern=_TIME)
     ] = "4:00:00"
     gpus: Annotated[str | None, Rule("a number of GPUs such as 1 or a100:1", pattern=r"([\w.-]+:)?\d{1,3}")] = None
     cpus: Annotated[int, Rule("cores of a job", 1, 1024)] = 1

@@ -1,4 +1,4 @@
-"""Which GPU a cell gets and who loads its images, on machines that are not here."""
+"""Which GPU a run gets and who loads its images, on machines that are not here."""
 
 import os
 

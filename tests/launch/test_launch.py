@@ -85,7 +85,7 @@ def test_runs_go_one_after_the_other_where_processes_cannot_be_forked(images, un
 
 
 def test_failures_are_listed_and_other_runs_continue(images, tmp_path):
-    """A sentence, a bug, a process killed once and one killed always, among cells that are well."""
+    """A sentence, a bug, a process killed once and one killed always, among runs that succeed."""
     ways = "faulty.way=never,sentence,bug,killed,killed_once"
     wanted = settings(images, tmp_path / "runs", "losses=ce,faulty", "seeds=1", ways, FAULTY, "jobs=2")
     started = process("compare", "l2p", "folder_lt", *wanted, "--quick", env={"FAULTY": str(tmp_path)})
@@ -129,7 +129,7 @@ def test_stopped_all_end_within_seconds(sent, expected, images, tmp_path):
     before = time.monotonic()
     started.send_signal(sent)
     rest = started.communicate(timeout=60)[0]
-    assert time.monotonic() - before < 40  # 5 seconds and what a busy machine adds; the cells would sleep for minutes
+    assert time.monotonic() - before < 40  # 5 seconds and what a busy machine adds; the runs would sleep for minutes
     assert started.returncode == expected, rest
     assert "stopped; the same command resumes after the last finished task" in rest
     assert "Traceback" not in rest + "".join(said(tmp_path / "runs"))

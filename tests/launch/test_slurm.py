@@ -1,4 +1,4 @@
-"""Cells as SLURM jobs. What is marked `slurm` runs on a real cluster of one node, started here."""
+"""Runs as SLURM jobs. What is marked `slurm` runs on a real cluster of one node, started here."""
 
 import json
 import os
@@ -32,7 +32,10 @@ def images(tmp_path_factory):
 
 BAD = [
     ("partiton=gpu", "unknown setting of SLURM 'partiton': did you mean 'partition'?"),
-    ("time=4h", "time must be a time such as"),
+    ("time=4h", "time must be a time of 3 minutes or more such as"),
+    ("time=2", "time must be a time of 3 minutes or more"),
+    ("time=2:59", "time must be a time of 3 minutes or more"),
+    ("time=0:02:30", "time must be a time of 3 minutes or more"),
     ("gpus=two", "gpus must be"),
     ("cpus=0", "cpus must be"),
     ("mem=32 G", "mem must be"),
@@ -47,6 +50,11 @@ BAD = [
 def test_bad_options_raise(item, words):
     with pytest.raises(UserError, match=re.escape(words)):
         build(SlurmConfig, _parse([item]), "SLURM")
+
+
+@pytest.mark.parametrize("text", ["3", "10", "3:00", "20:00", "0:03:00", "1:00:00", "2-0", "0-12:00"])
+def test_times_of_three_minutes_or_more_are_accepted(text):
+    assert build(SlurmConfig, _parse([f"time={text}"]), "SLURM").time == text
 
 
 def test_arguments_after_slurm_are_slurm_options():
@@ -199,7 +207,7 @@ def wait_for(condition, seconds: float = 600):
 @pytest.mark.slurm
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 class TestCluster:
-    """A plan of nine cells: three fail, one job is cancelled, one killed, one told that its time is over."""
+    """A study of nine runs: three fail, one job is cancelled, one killed, one told that its time is over."""
 
     GRID = ("seeds=1,2,3", "losses=ce,faulty", "faulty.way=sleeps,sentence", FAULTY)
 
@@ -235,7 +243,7 @@ class TestCluster:
         assert sorted(run["state"] for run in running(output).values()) == ["done"] * 6 + ["failed"] * 3
 
     def _disturb(self, cluster, output: Path) -> str:
-        """Both running jobs sleep in the second task of a cell; the third job comes when there is room.
+        """Both running jobs sleep in the second task of a run; the third job comes when there is room.
 
         Gives the job that is requeued.
         """
