@@ -9,6 +9,7 @@ The text around the tables is written by hand; `tests/evidence` checks that ever
 """
 
 import argparse
+import itertools
 import re
 import shlex
 import subprocess
@@ -25,6 +26,7 @@ from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
 from pilot_tal.metrics import Difference, mean_interval
 from pilot_tal.record.run_dir import Run, find_runs, load_run
+from pilot_tal.record.run_record import RunRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "results" / "runs.csv"
@@ -112,9 +114,18 @@ def _row(run: Run) -> dict[str, object]:
         **{key: round(float(metrics[key]), 6) for key in (*SCORES, "a_avg", "forgetting")},
         "train_loss": "" if last is None else round(float(last), 4),
         "epochs": record.method.settings.get("tuned_epoch", 0),
+        "used": round(_used(record), 4),
         "commit": record.environment[-1].get("commit", "") if record.environment else "",
         "run": run.path.name,
     }
+
+
+def _used(record: RunRecord) -> float:
+    """Share of the training images that an epoch uses: with `drop_last` a last incomplete batch is left out."""
+    counts = iter(record.stream.train_counts)
+    images = [sum(itertools.islice(counts, size)) for size in record.stream.task_sizes]
+    batch = record.method.settings.get("batch_size", 1) if record.method.settings.get("drop_last") else 1
+    return sum(number - number % batch if number >= batch else number for number in images) / sum(images)
 
 
 def runs(**chosen: str) -> pd.DataFrame:
@@ -132,7 +143,7 @@ def _complete(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.groupby(["dataset", "method", "loss", "options"]).filter(lambda group: len(group) >= SEEDS)
 
 
-def passes(method: str, epochs: int, tasks: int, fidelity: str = "fixed") -> float:
+def passes(method: str, epochs: float, tasks: int, fidelity: str = "fixed") -> float:
     """Forward passes of the ViT per training image; a backward pass through frozen blocks counts as one more.
 
     Prompt methods: query, prompted forward, backward. LAE: forward and backward, forward alone in three of five epochs,
@@ -163,7 +174,8 @@ def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: s
     for (method, loss, options), group in frame.groupby(["method", "loss", "options"], sort=False):
         base = frame[(frame["method"] == method) & (frame["loss"] == "ce")]
         cells = [LEARNERS[method].title, _loss(loss, options)]
-        cells.append(f"{passes(method, int(group['epochs'].iloc[0]), int(tasks), fidelity):.0f}")
+        epochs = (group["epochs"] * group["used"]).mean()  # of all images
+        cells.append(f"{passes(method, epochs, int(tasks), fidelity):.0f}")
         cells += [f"{100 * group[key].mean():.1f}" for key in SCORES]
         if not short:
             cells += [_change(_difference(group, base, key)) if loss not in ("ce", "none") else "" for key in SCORES]
