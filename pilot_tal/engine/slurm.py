@@ -54,9 +54,9 @@ class SlurmConfig:
     """What may follow `--slurm`."""
 
     partition: Annotated[str | None, Rule("the name of a partition", pattern=_NAME)] = None
-    time: Annotated[
-        str, Rule("a time of 3 minutes or more such as 90 (minutes), 4:00:00 or 1-12", pattern=_TIME)
-    ] = "4:00:00"
+    time: Annotated[str, Rule("a time of 3 minutes or more such as 90 (minutes), 4:00:00 or 1-12", pattern=_TIME)] = (
+        "4:00:00"
+    )
     gpus: Annotated[str | None, Rule("a number of GPUs such as 1 or a100:1", pattern=r"([\w.-]+:)?\d{1,3}")] = None
     cpus: Annotated[int, Rule("cores of a job", 1, 1024)] = 1
     mem: Annotated[str | None, Rule("memory such as 32G", pattern=r"\d+[KMGT]?")] = None
