@@ -52,7 +52,7 @@ def environment() -> Environment:
 
 
 def headline(study: Study) -> list[Finding]:
-    """What each loss does to the tail against the baseline, one finding per loss."""
+    """What each loss does to the tail against the baseline, one finding per loss; and what needs no training."""
     found: dict[str, list[Case]] = {}
     for group in study.groups:
         for variant in group.compared_variants():
@@ -64,7 +64,8 @@ def headline(study: Study) -> list[Finding]:
         trained = any(variant.trains for variant in variants)
         cause = "unfinished" if not variants else "no_pairs" if trained else "no_loss"
         return [Finding("nothing_to_compare", "note", {"cause": cause, "base": study.groups[0].baseline_title})]
-    return [_tail_change(*cases[0]) if len(cases) == 1 else _tail_changes(cases) for cases in found.values()]
+    changes = [_tail_change(*cases[0]) if len(cases) == 1 else _tail_changes(cases) for cases in found.values()]
+    return [*changes, *_none_reaches_reference(study)]
 
 
 def verdict(difference: Difference) -> str:
@@ -102,9 +103,12 @@ def group_findings(group: Group) -> list[Finding]:
     return found + [Finding("run_note", "note", {"text": note}) for note in notes if note not in map(str, found)]
 
 
+def _where(group: Group) -> str:
+    return f"{group.dataset_title}, {group.method_title}, {group.tasks_title}"
+
+
 def _tail_change(group: Group, variant: Variant, found: Difference) -> Finding:
-    where = f"{group.dataset_title}, {group.method_title}, {group.tasks_title}"
-    values = {"loss": variant.label, "base": group.baseline_title, **vars(found), "where": where}
+    values = {"loss": variant.label, "base": group.baseline_title, **vars(found), "where": _where(group)}
     return Finding("tail_change", "result", {**values, "verdict": verdict(found)})
 
 
@@ -152,14 +156,33 @@ def _of_variant(group: Group, variant: Variant) -> Iterator[Finding]:
         yield Finding("not_calibrated", "warning", values)
 
 
-def _below_reference(group: Group) -> Iterator[Finding]:
+def _against_reference(group: Group) -> dict[str, Any] | None:
+    """The training-free reference with the best A_Mean, and how far each trained variant is from it, in fractions."""
     references = [(mean.mean, *reference) for reference in group.references if (mean := reference[1].spread("a_mean"))]
-    if references:
-        level, title, best = max(references, key=lambda reference: reference[0])
-        changes = {v.label: v.minus(best, "a_mean") for v in group.finished_variants() if v.trains}
-        below = {label: found.mean for label, found in changes.items() if found and exact(found.mean) < 0}
+    if not references:
+        return None
+    level, title, best = max(references, key=lambda reference: reference[0])
+    changes = {v.label: v.minus(best, "a_mean") for v in group.finished_variants() if v.trains}
+    known = {label: exact(found.mean) for label, found in changes.items() if found}
+    return {"reference": title, "level": level, "variants": known} if known else None
+
+
+def _below_reference(group: Group) -> Iterator[Finding]:
+    if found := _against_reference(group):
+        below = {label: change for label, change in found["variants"].items() if change < 0}
         if below:
-            yield Finding("below_reference", "warning", {"reference": title, "level": level, "variants": below})
+            yield Finding("below_reference", "warning", found | {"variants": below})
+
+
+def _none_reaches_reference(study: Study) -> Iterator[Finding]:
+    """How many groups have no trained variant as good as the best training-free reference."""
+    cases = [(group, found) for group in study.finished if (found := _against_reference(group))]
+    below = [(group, found) for group, found in cases if max(found["variants"].values()) < 0]
+    if below:
+        group, found = below[0]
+        nearest = max(found["variants"].values())
+        values = {"reference": found["reference"], "level": found["level"], "nearest": nearest, "where": _where(group)}
+        yield Finding("none_reaches_reference", "result", {"groups": len(below), "of": len(cases), **values})
 
 
 def epoch_means(run: Run, key: str) -> dict[int, np.ndarray]:

@@ -70,8 +70,27 @@ def test_references_are_on_the_terminal_and_shared_findings_once(full):
 def test_joint_training_is_a_group_of_its_own(full):
     write_comparison(full, **(SMALL | {"task_sizes": (8,)}))
     assert group_of(full).references[1:] == group_of(full, tasks=1).references == []
-    (lead,) = headline(load_study([full]))
+    (lead,) = (finding for finding in headline(load_study([full])) if finding.kind != "none_reaches_reference")
     assert (lead.kind, lead.values["comparisons"]) == ("tail_changes", 2)
+
+
+@pytest.mark.parametrize(("level", "groups"), [(0.3, [1]), (0.02, []), (-0.2, [])])
+def test_headline_names_the_reference_that_no_loss_reaches(tmp_path, level, groups):
+    """TAL is about 0.05 above CE; a reference between the two is reached."""
+    write_comparison(tmp_path, **SMALL)
+    write_comparison(tmp_path, method="simplecil", **SMALL, losses=((NO_LOSS, level),), epochs=None)
+    study = load_study([tmp_path])
+    found = [finding for finding in headline(study) if finding.kind == "none_reaches_reference"]
+    assert [finding.values["groups"] for finding in found] == groups
+    if found:
+        ce, tal = (variant.spread("a_mean").mean for variant in group_of(tmp_path).variants)
+        free = group_of(tmp_path, "simplecil").variants[0].spread("a_mean").mean
+        assert found[0].values["level"] == pytest.approx(free)
+        assert found[0].values["nearest"] == pytest.approx(max(ce, tal) - free)
+        assert "SimpleCIL" in str(found[0])
+        write_comparison(tmp_path, method="lae", **SMALL)
+        several = headline(load_study([tmp_path]))[-1]
+        assert (several.values["groups"], several.values["of"]) == (2, 2)
 
 
 @pytest.mark.parametrize("other", [
