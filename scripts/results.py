@@ -138,9 +138,9 @@ def runs(**chosen: str) -> pd.DataFrame:
     return frame
 
 
-def _complete(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of methods and losses with at least three seeds."""
-    return frame.groupby(["dataset", "method", "loss", "options"]).filter(lambda group: len(group) >= SEEDS)
+def _complete(frame: pd.DataFrame, seeds: int = SEEDS) -> pd.DataFrame:
+    """The rows of methods and losses with at least so many seeds."""
+    return frame.groupby(["dataset", "method", "loss", "options"]).filter(lambda group: len(group) >= seeds)
 
 
 def passes(method: str, epochs: float, tasks: int, fidelity: str = "fixed") -> float:
@@ -159,12 +159,14 @@ def passes(method: str, epochs: float, tasks: int, fidelity: str = "fixed") -> f
     return epochs * {"linear": 1, "mos": 2, "ease": 2}.get(method, 3)
 
 
-def main_table(dataset: str, tasks: str = "5", fidelity: str = "fixed", short: str | bool = "") -> str:
-    """One row per method and loss with three seeds, best A_Mean first: accuracies, paired changes against CE, cost.
+def main_table(
+    dataset: str, tasks: str = "5", fidelity: str = "fixed", short: str | bool = "", seeds: str | int = SEEDS
+) -> str:
+    """One row per method and loss with enough seeds, best A_Mean first: accuracies, paired changes against CE, cost.
 
     `short` leaves out the changes, and keeps of each method CE and the loss with the best A_Tail.
     """
-    frame, lines = _complete(runs(dataset=dataset, tasks=tasks, fidelity=fidelity)), []
+    frame, lines = _complete(runs(dataset=dataset, tasks=tasks, fidelity=fidelity), int(seeds)), []
     short = short or not set(frame["loss"]) - {"ce", "none"}
     if short:
         ce_first = frame.sort_values("loss", key=lambda loss: loss != "ce", kind="stable")  # so CE wins a tie
