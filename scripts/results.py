@@ -237,7 +237,7 @@ def trade_off(file: Path) -> None:
     frame[["a_mean", "a_tail"]] *= 100
     datasets = list(dict.fromkeys(frame["dataset"]))
     with matplotlib.rc_context({"svg.hashsalt": "pilot_tal", "font.size": 9, "svg.fonttype": "none"}):
-        figure, axes = plt.subplots(len(datasets), 1, figsize=(6, 4.2 * len(datasets)), squeeze=False)
+        figure, axes = plt.subplots(len(datasets), 1, figsize=(7.5, 4.6 * len(datasets)), squeeze=False)
         for axis, dataset in zip(axes[:, 0], datasets, strict=True):
             shown = frame[frame["dataset"] == dataset]
             for (method, loss), group in shown.groupby(["method", "loss"]):
@@ -247,7 +247,8 @@ def trade_off(file: Path) -> None:
                     for name, part in zip("xy", (mean, tail), strict=True)
                 }
                 marker, colour = "s" if method in TRAINING_FREE else "o", COLOURS.get(loss, "#999999")
-                axis.errorbar(mean.mean, tail.mean, **bars, fmt=marker, color=colour, ms=4, elinewidth=0.8)
+                style = {"fmt": marker, "color": colour, "ecolor": (colour, 0.45), "ms": 4, "elinewidth": 0.8}
+                axis.errorbar(mean.mean, tail.mean, **bars, **style)
             axis.set(title=TITLES.get(dataset, dataset), xlabel="A_Mean (%)", ylabel="A_Tail (%)")
             axis.margins(0.12)
         points = [
@@ -264,11 +265,12 @@ def trade_off(file: Path) -> None:
 
 
 def _name_methods(axis: Any, points: pd.DataFrame) -> None:
-    """Write each method's name beside its best point, where possible without covering another name."""
+    """Write each method's name beside its best point, where possible without covering another name or point."""
     from matplotlib.text import Text
+    from matplotlib.transforms import Bbox
 
     places = [(x, y) for y in (4, -10, 14, -20, 24, -30) for x in (5, -5)]
-    taken: list[Any] = []
+    taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in axis.transData.transform(points.to_numpy())]
     for method, (x, y) in points[::-1].iterrows():
         line = {"arrowstyle": "-", "lw": 0.4, "color": "#999999", "shrinkA": 0, "shrinkB": 2}
         text = axis.annotate(LEARNERS[method].title, (x, y), (0, 0), textcoords="offset points", arrowprops=line)
