@@ -193,7 +193,8 @@ def _range(rule: Rule) -> str:
         lower = f"of at least {low}"
     elif high and not low:
         upper = f"up {upper}"
-    return "".join(f" {part}" for part in (lower, upper) if part)
+    joined = (" and " if above else " ").join(part for part in (lower, upper) if part)
+    return joined and f" {joined}"
 
 
 def _shown(value: Any) -> str:

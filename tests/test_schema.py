@@ -60,7 +60,7 @@ def test_texts_of_the_command_line(name, text, value):
         ("whole", "", "whole has no value; write whole=VALUE or leave it out"),
         ("whole", "9" * 5000, "got '999"),
         ("whole", "٣", "got '٣'"),
-        ("share", "0", "share must be a number above 0 below 1, got 0.0"),
+        ("share", "0", "share must be a number above 0 and below 1, got 0.0"),
         ("share", "1", "got 1.0"),
         ("share", "nan", "got NaN"),
         ("plain", "inf", "plain must be a number, got Infinity"),

@@ -188,7 +188,7 @@ def test_data_root_order_is_command_environment_default(monkeypatch):
         ("l2p", "cub_lt", "losses=ce,tall", "unknown loss 'tall': did you mean 'tal'"),
         ("l2p", "cub_lt", "losses=,", "losses has no value"),
         ("l2p", "cub_lt", "tal.lamb=0.9", "unknown setting 'tal.lamb': did you mean 'tal.lam'"),
-        ("l2p", "cub_lt", "tal.lam=1.5", "tal.lam must be a number above 0 below 1"),
+        ("l2p", "cub_lt", "tal.lam=1.5", "tal.lam must be a number above 0 and below 1"),
         ("l2p", "cub_lt", "tal.lam=0.9,high", "tal.lam must be a number .*got 'high'"),
         ("l2p", "cub_lt", "focal.gamma=1", "focal.gamma is set, but focal is not among the losses ce, tal"),
         ("l2p", "cub_lt", "losses=focal focal.gamma=true", "focal.gamma must be a number"),

@@ -324,7 +324,7 @@ def test_training_cannot_continue_without_the_statistics():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shrinkage": 0}, "shrinkage must be a number above 0 up to 1, or auto"),
+        ({"shrinkage": 0}, "shrinkage must be a number above 0 and up to 1, or auto"),
         ({"shrinkage": "best"}, "shrinkage must be"),
         ({"layers": 7}, "layers must be from 1 to 6"),
     ],

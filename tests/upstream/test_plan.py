@@ -105,7 +105,7 @@ WRONG = {
     ),
     "loss": ({"losses": ("tall",)}, (), "unknown loss 'tall': did you mean 'tal'"),
     "loss option": ({}, ("tal.lamda=1",), r"unknown setting of .* 'tal\.lamda': did you mean 'tal\.lam'"),
-    "loss value": ({}, ("tal.lam=2",), r"tal\.lam must be a number above 0 below 1"),
+    "loss value": ({}, ("tal.lam=2",), r"tal\.lam must be a number above 0 and below 1"),
     "setting": ({}, ("tuned_epochs=3",), "did you mean 'tuned_epoch'"),
     "text for a number": ({}, ("tuned_epoch=x",), "tuned_epoch must be a number, got 'x'"),
     "no number": ({}, ("tuned_epoch=NaN",), "tuned_epoch must be a number, got 'NaN'"),

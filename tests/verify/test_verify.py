@@ -161,7 +161,7 @@ def test_different_predictions_fail(tmp_path):
         (lambda meta, arrays: meta.update(method="l3p"), "meta: method must be one of"),
         (lambda meta, arrays: meta.update(per=[4, 4, 4]), "meta: per must be a whole number"),
         (lambda meta, arrays: meta.update(tasks="text"), "meta: tasks must be a whole number from 1 to 10000"),
-        (lambda meta, arrays: meta.update(lam=float("nan")), "meta: lam must be a number above 0 below 1"),
+        (lambda meta, arrays: meta.update(lam=float("nan")), "meta: lam must be a number above 0 and below 1"),
         (lambda meta, arrays: meta.update(hp=3), "meta: hp must be a table"),
         (
             lambda meta, arrays: arrays.update({"train0.0.x": np.array(["text"])}),
