@@ -17,6 +17,8 @@ def records(file: Path) -> list[Record]:
             place += left
             continue
         _, size, kind = struct.unpack("<IHB", data[place : place + CHUNK])
+        if place + CHUNK + size > len(data):  # still being written
+            break
         parts += data[place + CHUNK : place + CHUNK + size]
         place += CHUNK + size
         if kind in (1, 4):  # a whole record, or the last part of one
