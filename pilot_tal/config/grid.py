@@ -148,9 +148,12 @@ def known_settings(method: str) -> dict[str, Option]:
         del known["sampler"]
     if "tuned_epoch" in known:
         known["tuned_epoch"] = replace(known["tuned_epoch"], name="epochs")  # as people call it
-    for loss, cls in LOSSES.items():
-        known |= {f"{loss}.{name}": replace(s, name=f"{loss}.{name}") for name, s in settings_of(cls).items()}
-    return known
+    return known | {key: setting for loss in LOSSES for key, setting in loss_settings(loss).items()}
+
+
+def loss_settings(loss: str) -> dict[str, Option]:
+    """Every key that `key=value` takes for a loss, such as `tal.lam`."""
+    return {f"{loss}.{name}": replace(s, name=f"{loss}.{name}") for name, s in settings_of(LOSSES[loss]).items()}
 
 
 def _base(method: str, dataset: str, values: Mapping[str, Any], quick: bool) -> RunConfig:

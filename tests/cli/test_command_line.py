@@ -47,7 +47,7 @@ def test_alone_it_shows_its_help():
         (["status", "x" * 300], "FOLDER cannot be a path"),
         (["build", "cub_lt", "--shipped", "-o", ""], "--out is empty; give a path"),
         (["build", "cub_lt", "--data-root", "x" * 300], "--data-root cannot be a path"),
-        (["list", "l2q"], "unknown method 'l2q': did you mean 'l2p'?"),
+        (["list", "l2q"], "unknown method or loss 'l2q': did you mean 'l2p'?"),
         (["list", "l2p", "--dataset", "x" * 300], "unknown dataset 'xxx"),
         (["upstream", "--repo", "", "--config", "x"], "--repo is empty; give a path"),
         (["upstream", "--repo", ".", "--config", "x", "-o", ""], "--output is empty; give a path"),

@@ -9,6 +9,7 @@ from pilot_tal.backbone.load import file_fingerprint
 from pilot_tal.config.grid import UPSTREAM_ONLY, known_settings, run_config, study_config
 from pilot_tal.learners import LEARNERS
 from pilot_tal.losses import LOSSES
+from pilot_tal.schema import defaults_of
 from pilot_tal.upstream.checkout import LEARNERS as UPSTREAM_LEARNERS
 
 REFERENCES = ["simplecil", "plda"]
@@ -243,6 +244,14 @@ def test_every_listed_setting_is_taken_with_its_default(method):
         if value and key not in ("losses", "plugins", "tal.memory_epochs", "tal_auto.memory_epochs"):
             more = [] if key == "seeds" else ["seeds=1993,1994,1995"]
             assert study_config(method, "demo_lt", [f"{key}={value}", *losses, *more]).runs == usual, key
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_list_shows_the_settings_of_a_loss(loss):
+    status, printed = command("list", loss)
+    assert status == 0
+    shown = [line.split("=")[0] for line in printed.splitlines()[1:]]
+    assert shown == [f"{loss}.{option}" for option in defaults_of(LOSSES[loss])]
 
 
 def test_list_shows_the_defaults_of_compare():
