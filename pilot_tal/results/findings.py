@@ -59,13 +59,8 @@ def headline(study: Study) -> list[Finding]:
             difference = group.difference(variant, "a_tail")
             if difference is not None:
                 found.setdefault(variant.loss, []).append((group, variant, difference))
-    if not found:
-        variants = [variant for group in study.finished for variant in group.finished_variants()]
-        trained = any(variant.trains for variant in variants)
-        cause = "unfinished" if not variants else "no_pairs" if trained else "no_loss"
-        return [Finding("nothing_to_compare", "note", {"cause": cause, "base": study.groups[0].baseline_title})]
     changes = [_tail_change(*cases[0]) if len(cases) == 1 else _tail_changes(cases) for cases in found.values()]
-    return [*changes, *_none_reaches_reference(study)]
+    return [*(changes or [_nothing_to_compare(study)]), *_none_reaches_reference(study)]
 
 
 def verdict(difference: Difference) -> str:
@@ -101,6 +96,13 @@ def group_findings(group: Group) -> list[Finding]:
         found.append(Finding("not_the_papers", "note", {"variants": [*reasons], "differences": differences}))
     notes = dict.fromkeys(clean(note) for run in group.runs for note in run.record.notes)
     return found + [Finding("run_note", "note", {"text": note}) for note in notes if note not in map(str, found)]
+
+
+def _nothing_to_compare(study: Study) -> Finding:
+    variants = [variant for group in study.finished for variant in group.finished_variants()]
+    trained = any(variant.trains for variant in variants)
+    cause = "unfinished" if not variants else "no_pairs" if trained else "no_loss"
+    return Finding("nothing_to_compare", "note", {"cause": cause, "base": study.groups[0].baseline_title})
 
 
 def _where(group: Group) -> str:

@@ -93,6 +93,13 @@ def test_headline_names_the_reference_that_no_loss_reaches(tmp_path, level, grou
         assert (several.values["groups"], several.values["of"]) == (2, 2)
 
 
+def test_headline_names_the_reference_with_a_single_loss(tmp_path):
+    write_comparison(tmp_path, **SMALL, losses=(("ce", 0.0),))
+    write_comparison(tmp_path, method="simplecil", **SMALL, losses=((NO_LOSS, 0.3),), epochs=None)
+    kinds = [finding.kind for finding in headline(load_study([tmp_path]))]
+    assert kinds == ["nothing_to_compare", "none_reaches_reference"]
+
+
 @pytest.mark.parametrize("other", [
     {"task_sizes": (2, 2, 4)}, {"counts": [9] * 8}, {"dataset": "cub_lt"}, {"backbone": {"name": "other"}},
     {"backbone": {"weights": "random"}}, {"quick": True},
