@@ -34,14 +34,14 @@ class ClosedForm(AdapterLearner):
     classifier from `self.moments`, and `classify`. Images of known classes can be added at any time.
 
     Attributes:
-        candidates: Values of a hyperparameter to choose from on training images; `validate` scores them.
+        candidates: Values of hyperparameters to choose from on training images; `validate` scores them.
         validated: Scores of the candidates over the tasks so far, and the number of images behind them at the end.
     """
 
     needs = "features"
     scatter = "none"
     """What `Moments` keeps of the within-class scatter."""
-    candidates: tuple[float, ...] = ()
+    candidates: tuple[Any, ...] = ()
     sigma: Tensor
 
     def __init__(self, backbone: FrozenBackbone, config: MethodConfig, num_classes: int, num_tasks: int, fidelity: str):
@@ -200,4 +200,9 @@ class ClosedForm(AdapterLearner):
         """Takes over what `statistics` returned."""
         self.moments.load_state({name: tensor.cpu() for name, tensor in known.items()})
         if self.candidates:
+            if known["validated"].shape != self.validated.shape:
+                raise UserError(
+                    f"the checkpoint is of a version of pilot_tal in which {self.title} chose among other values; "
+                    "remove its folder and start over"
+                )
             self.validated = known["validated"].cpu().clone()

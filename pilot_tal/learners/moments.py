@@ -107,6 +107,13 @@ class Moments:
         rows = self.rows()
         return rows.t() @ rows
 
+    def last(self, dim: int) -> "Moments":
+        """The statistics of the last `dim` numbers of each feature, to read."""
+        other = Moments(dim, self.scatter)
+        other.counts, other.sums = self.counts, self.sums[:, -dim:]
+        other.factors = [factor[:, -dim:] for factor in self.factors]
+        return other
+
     def state(self) -> dict[str, Tensor]:
         """Its tensors by name, for a checkpoint."""
         lengths = torch.tensor([len(factor) for factor in self.factors], dtype=torch.long)

@@ -1,7 +1,9 @@
 """PLDA: a Bayesian classifier in closed form that knows how uncertain the mean of a rare class is."""
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -16,17 +18,24 @@ from pilot_tal.learners.moments import Moments
 from pilot_tal.schema import Rule
 
 AUTO = "auto"
-DEFAULT_SHRINKAGE = 0.7
-SHRINKAGES = tuple(step / 10 for step in range(1, 10))
+LAYERS, LONGEST = (1, 3, 6), 3072  # at most so long a feature: time grows with its cube, memory with its square
+SHRINKAGES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
+DEFAULT = (3, 0.7)
 FOLDS, LEAST_HELD_OUT, ENOUGH_HELD_OUT = 5, 50, 2000
 MOST_DENSITIES = 2000
+
+Candidate = tuple[int, float]
+"""Number of layers, and shrinkage."""
 
 
 @dataclass(frozen=True)
 class PLDAConfig(ClosedFormConfig):
     """PLDA's own settings."""
 
-    layers: Annotated[int, Rule("use CLS of this many last blocks of the ViT", 1, 1000)] = 3
+    layers: Annotated[
+        int | str,
+        Rule("use CLS of this many last blocks; auto: 1, 3 or 6, by cross-validation", 1, 1000, words=(AUTO,)),
+    ] = AUTO
     shrinkage: Annotated[
         float | str, Rule("of the within-class covariance; auto: by cross-validation", above=0, high=1, words=(AUTO,))
     ] = AUTO
@@ -41,8 +50,7 @@ class Predictive:
         centre: Mean of the class means [dim].
         basis: Whitens the within-class noise and diagonalises the class means [dim, k].
         means, log_variances: Of each class [classes, k]; beyond k every class has mean 0 and variance 1.
-        log_volume: log |det| of the whitening, for densities.
-        precisions: Of the within-class noise along its eigenvectors [dim].
+        log_volume: log |det| of the whitening, less the constant of a normal density.
     """
 
     centre: Tensor
@@ -50,7 +58,6 @@ class Predictive:
     means: Tensor
     log_variances: Tensor
     log_volume: float = 0.0
-    precisions: Tensor | None = None
 
     def scores(self, x: Tensor) -> Tensor:
         """−½ Σ [(x − mean_c)²/v_c + log v_c] of features [B, dim], for each class."""
@@ -68,47 +75,63 @@ class Predictive:
         """
         within = ((x - self.centre) @ self.basis[:, : self.means.shape[1]]).square().sum(dim=1)
         mixture = self.scores(x).logsumexp(dim=1) - math.log(len(self.means))
-        return mixture - 0.5 * (lengths - within + x.shape[1] * math.log(2 * math.pi)) + self.log_volume
+        return mixture - 0.5 * (lengths - within) + self.log_volume
+
+    def turned(self, vectors: Tensor) -> "Predictive":
+        """The same in the coordinates in which these orthonormal columns are the present axes."""
+        return replace(self, centre=vectors @ self.centre, basis=vectors @ self.basis)
 
 
 def within_class(moments: Moments) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of the pooled within-class covariance."""
-    return torch.linalg.eigh(moments.pooled() / max(moments.freedom, 1))
+    """Eigenvalues, not negative, and eigenvectors of the pooled within-class covariance."""
+    rows, freedom = moments.rows(), max(moments.freedom, 1)
+    if 2 * len(rows) > moments.dim:
+        values, vectors = torch.linalg.eigh(rows.t() @ rows / freedom)
+        return values.clamp_min(0), vectors
+    basis, factor = torch.linalg.qr(rows.t(), mode="complete")  # few rows: only their span needs eigenvectors
+    factor = factor[: len(rows)]
+    values, vectors = torch.linalg.eigh(factor @ factor.t() / freedom)
+    spanned, rest = basis[:, : len(rows)] @ vectors, basis[:, len(rows) :]
+    return F.pad(values.clamp_min(0), (0, rest.shape[1])), torch.cat((spanned, rest), dim=1)
 
 
-def predictive(moments: Moments, within: tuple[Tensor, Tensor], shrinkage: float, complete: bool = False) -> Predictive:
-    """PLDA's predictive distributions (Ioffe 2006; Prince and Elder 2007).
+def predictive(
+    means: Tensor, counts: Tensor, values: Tensor, shrinkage: float, complete: bool = False
+) -> tuple[Predictive, Tensor]:
+    """PLDA's predictive distributions (Ioffe 2006; Prince and Elder 2007), in the eigenbasis of W.
 
     Class means are draws from N(μ, B) and images draws around them with a shared covariance W.
 
     Args:
-        moments: Statistics of the images.
-        within: Of `within_class`.
+        means: Mean feature of each class [classes, dim] in that basis.
+        counts: Images of each class.
+        values: Eigenvalues of W [dim].
         shrinkage: s of (1 − s) W + s · tr(W)/dim · I.
         complete: Return a basis of all directions; else only of those in which class means differ.
+
+    Returns:
+        The distributions, and the scale of each axis [dim] that whitens W.
     """
-    values, vectors = within
-    counts, present = moments.counts.double().unsqueeze(1), moments.counts > 0
-    centre = moments.means[present].mean(dim=0)
-    level = float(values.clamp_min(0).mean())
+    counts, present = counts.double().unsqueeze(1), counts > 0
+    centre = means[present].mean(dim=0)
+    level = float(values.mean())
     if level == 0:  # no class has two images: half of the variance of the means counts as noise
-        level = float((moments.means - centre)[present].square().mean()) / 2 or 1.0
-    scale = ((1 - shrinkage) * values.clamp_min(0) + shrinkage * level).rsqrt()
-    whitening = vectors * scale
-    whitened = (moments.means - centre) @ whitening * present.unsqueeze(1)
+        level = float((means - centre)[present].square().mean()) / 2 or 1.0
+    scale = ((1 - shrinkage) * values + shrinkage * level).rsqrt()
+    whitened = (means - centre) * scale * present.unsqueeze(1)
     _, lengths, directions = torch.linalg.svd(whitened, full_matrices=complete)
     noise = counts[present].reciprocal().mean()
     between = (lengths.square() / int(present.sum()) - noise).clamp_min(0)
     k = len(between)
     gain = counts * between / (1 + counts * between)
-    return Predictive(
+    found = Predictive(
         centre,
-        whitening @ directions.t(),
+        scale.unsqueeze(1) * directions.t(),
         gain * (whitened @ directions[:k].t()),
         (between / (1 + counts * between)).log1p(),
-        float(scale.log().sum()),
-        scale.square(),
+        float(scale.log().sum()) - len(values) * math.log(2 * math.pi) / 2,
     )
+    return found, scale
 
 
 def fold_numbers(labels: Tensor) -> Tensor:
@@ -120,17 +143,26 @@ def fold_numbers(labels: Tensor) -> Tensor:
     return folds
 
 
-def cross_validated(moments: Moments, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-validates every shrinkage; the classes already in `moments` compete.
+def cross_validated(
+    moments: Moments, features: Tensor, labels: Tensor, candidates: Sequence[Candidate], width: int
+) -> tuple[Tensor, Tensor]:
+    """Cross-validates every candidate; the classes already in `moments` compete.
 
     Classes of one image are never held out.
 
+    Args:
+        moments: Statistics of the images so far.
+        features: Of further images [n, layers · width].
+        labels: Their classes.
+        candidates: Layers and shrinkages, in the order of the layers.
+        width: Length of the features of one layer.
+
     Returns:
-        Sum over classes of the accuracy on held-out images, and their number at the end [len(SHRINKAGES) + 1]; and the
-        log-densities of held-out images [len(SHRINKAGES), images].
+        Sum over classes of the accuracy on held-out images, and their number at the end [candidates + 1]; and the
+        log-densities of held-out images [candidates, images].
     """
-    total = torch.zeros(len(SHRINKAGES) + 1, dtype=torch.float64)
-    densities = [total.new_zeros(len(SHRINKAGES), 0)]
+    total = torch.zeros(len(candidates) + 1, dtype=torch.float64)
+    densities = [total.new_zeros(len(candidates), 0)]
     folds, sizes = fold_numbers(labels), labels.bincount()
     eligible = sizes[labels] > 1
     for fold in range(FOLDS):
@@ -140,38 +172,41 @@ def cross_validated(moments: Moments, features: Tensor, labels: Tensor) -> tuple
         known = moments.copy()
         known.grow(len(sizes))
         known.add(features[~held], labels[~held])
-        within = within_class(known)
         weights = 1 / sizes[labels[held]].double()  # so that every class weighs equally
-        x = features[held].double()
-        density = total.new_zeros(len(SHRINKAGES), len(x))
-        for place, shrinkage in enumerate(SHRINKAGES):
-            found = predictive(known, within, shrinkage)
-            guesses = found.scores(x).argmax(dim=1)
-            total[place] += (weights * (guesses == labels[held])).sum()
-            assert found.precisions is not None
-            lengths = ((x - found.centre) @ within[1]).square() @ found.precisions
-            density[place] = found.log_density(x, lengths)
+        rows: list[Tensor] = []
+        for layers, group in itertools.groupby(candidates, key=lambda candidate: candidate[0]):
+            part = known.last(layers * width)
+            values, vectors = within_class(part)
+            means, x = part.means @ vectors, features[held, -part.dim :].double() @ vectors
+            for _, shrinkage in group:
+                found, scale = predictive(means, part.counts, values, shrinkage)
+                guesses = found.scores(x).argmax(dim=1)
+                total[len(rows)] += (weights * (guesses == labels[held])).sum()
+                rows.append(found.log_density(x, ((x - found.centre) * scale).square().sum(dim=1)))
         total[-1] += len(x)
-        densities.append(density)
+        densities.append(torch.stack(rows))
     return total, torch.cat(densities, dim=1)
 
 
-def best_shrinkage(total: Tensor) -> float:
-    """The shrinkage of the best accuracy; of equals the one nearest to the default, which also serves few images."""
-    if float(total[-1]) < LEAST_HELD_OUT:
-        return DEFAULT_SHRINKAGE
-    ranked = zip(total[:-1].tolist(), SHRINKAGES, strict=True)
-    return max(ranked, key=lambda pair: (round(pair[0], 9), -abs(pair[1] - DEFAULT_SHRINKAGE)))[1]
+def best_candidate(total: Tensor, candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate of the best accuracy; of equals the one nearest to the default, which also serves few images."""
+    enough = float(total[-1]) >= LEAST_HELD_OUT
+
+    def rank(place: int) -> tuple[float, ...]:
+        distances = [-abs(value - usual) for value, usual in zip(candidates[place], DEFAULT, strict=True)]
+        return round(float(total[place]), 9) if enough else 0.0, *distances
+
+    return candidates[max(range(len(candidates)), key=rank)]
 
 
 @LEARNERS.register
 class PLDA(ClosedForm):
     """Probabilistic linear discriminant analysis on CLS of the last blocks, L2-normalised per block.
 
-    The statistics are additive, so for a fixed shrinkage the order of tasks and images does not matter. With
-    `shrinkage=auto` the value may change after each task: it is the best by the cross-validations of all tasks so far,
-    each on the images of its task among the classes seen by then. Once 2,000 images have been held out it is settled,
-    so that the time of a task does not grow with the classes before it.
+    The statistics are additive, so for fixed settings the order of tasks and images does not matter. With `auto` the
+    number of blocks and the shrinkage may change after each task: they are the best by the cross-validations of all
+    tasks so far, each on the images of its task among the classes seen by then. Once 2,000 images have been held out
+    they are settled, so that the time of a task does not grow with the classes before it.
     """
 
     name, title = "plda", "PLDA"
@@ -183,31 +218,32 @@ class PLDA(ClosedForm):
     basis: Tensor
     means: Tensor
     log_variances: Tensor
-    shrinkage: Tensor
+    chosen: Tensor
     log_volume: Tensor
     density_quantiles: Tensor
 
     def __init__(self, backbone: FrozenBackbone, config: PLDAConfig, num_classes: int, num_tasks: int, fidelity: str):
-        if config.layers != PLDAConfig.layers:  # the usual number is cut to the backbone's
-            backbone.check_layers(config.layers)
-        self.candidates = SHRINKAGES if config.shrinkage == AUTO else ()
+        short = [number for number in LAYERS if number == 1 or number * backbone.dim <= LONGEST]
+        layers = sorted({min(number, backbone.depth) for number in short})
+        shrinkages: tuple[float, ...] = SHRINKAGES
+        if config.layers != AUTO:
+            layers = [int(config.layers)]
+            backbone.check_layers(*layers)
+        if config.shrinkage != AUTO:
+            shrinkages = (float(config.shrinkage),)
+        self.candidates = tuple(itertools.product(layers, shrinkages))
+        self.layers = layers[-1]  # whose features are read and known; `chosen` are the last of them
         self.scatter = "class" if config.removable else "pooled"
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
-        fixed = DEFAULT_SHRINKAGE if config.shrinkage == AUTO else float(config.shrinkage)
-        self.register_buffer("shrinkage", torch.tensor([fixed], dtype=torch.float64))
+        self.register_buffer("chosen", torch.tensor(best_candidate(self.validated, self.candidates)))
         self.register_buffer("log_volume", torch.zeros(1))
         self.register_buffer("density_quantiles", torch.zeros(101))
-        self.densities = torch.zeros(len(SHRINKAGES), 0, dtype=torch.float64)
+        self.densities = torch.zeros(len(self.candidates), 0, dtype=torch.float64)
 
     def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
         """The predictive distributions."""
         dim, k = self.feature_dim, min(classes, self.feature_dim)
         return {"centre": (dim,), "basis": (dim, dim), "means": (classes, k), "log_variances": (classes, k)}
-
-    @property
-    def layers(self) -> int:
-        """Number of blocks whose features are used."""
-        return min(self.config.layers, self.backbone.depth)
 
     @property
     def feature_dim(self) -> int:
@@ -220,26 +256,31 @@ class PLDA(ClosedForm):
         return F.normalize(self.block_features(x, self.layers).float(), dim=2).flatten(1)
 
     def validate(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Cross-validates every shrinkage on images that are about to be added, until enough were held out."""
-        if float(self.validated[-1]) >= ENOUGH_HELD_OUT:
+        """Cross-validates every candidate on images that are about to be added, until enough were held out."""
+        if len(self.candidates) == 1 or float(self.validated[-1]) >= ENOUGH_HELD_OUT:
             return torch.zeros_like(self.validated)
-        total, densities = cross_validated(self.moments, features.cpu(), labels)
+        width = self.backbone.dim
+        total, densities = cross_validated(self.moments, features.cpu(), labels, self.candidates, width)
         self.densities = torch.cat((self.densities, densities), dim=1)
         while self.densities.shape[1] > MOST_DENSITIES:  # the latest count most
             self.densities = self.densities.flip(1)[:, ::2].flip(1)
         return total
 
     def fit(self) -> None:
-        """Chooses the shrinkage and computes the predictive distributions of all classes."""
-        if self.candidates:
-            self.shrinkage.fill_(best_shrinkage(self.validated))
+        """Chooses layers and shrinkage, and computes the predictive distributions of all classes."""
+        choice = layers, shrinkage = best_candidate(self.validated, self.candidates)
+        self.chosen.copy_(torch.tensor(choice))
         self.allocate(self.seen)
-        found = predictive(self.moments, within_class(self.moments), float(self.shrinkage), complete=True)
-        for name in self.shapes(0):
-            getattr(self, name).copy_(getattr(found, name))
+        part = self.moments.last(layers * self.backbone.dim)
+        values, vectors = within_class(part)
+        found, _ = predictive(part.means @ vectors, part.counts, values, shrinkage, complete=True)
+        found, k = found.turned(vectors), found.means.shape[1]
+        self.centre[-part.dim :] = found.centre  # the features of other layers stay without weight
+        self.basis[-part.dim :, : part.dim] = found.basis
+        self.means[:, :k], self.log_variances[:, :k] = found.means, found.log_variances
         self.log_volume.fill_(found.log_volume)
         if self.densities.shape[1] >= LEAST_HELD_OUT:
-            own = self.densities[SHRINKAGES.index(round(float(self.shrinkage), 1))]
+            own = self.densities[self.candidates.index(choice)]
             self.density_quantiles.copy_(own.quantile(torch.linspace(0, 1, 101, dtype=own.dtype)))
 
     def classify(self, features: Tensor) -> Tensor:
@@ -259,18 +300,18 @@ class PLDA(ClosedForm):
         """The log-density below which this share of the training images was, when they were held out.
 
         Raises:
-            UserError: there were too few training images, or the shrinkage was fixed, so that none was held out.
+            UserError: too few training images, or layers and shrinkage were fixed, so that none was held out.
         """
         if not bool(self.density_quantiles.any()):
             raise UserError(
-                f"PLDA has no threshold yet: it needs shrinkage=auto and {LEAST_HELD_OUT} training images of classes "
-                "with at least two"
+                "PLDA has no threshold yet: it needs layers=auto or shrinkage=auto, and "
+                f"{LEAST_HELD_OUT} training images of classes with at least two"
             )
         return float(self.density_quantiles.quantile(share))
 
     def named_tensors(self) -> dict[str, Tensor]:
         """All that scores need."""
-        names = (*self.shapes(0), "shrinkage", "log_volume", "density_quantiles")
+        names = (*self.shapes(0), "chosen", "log_volume", "density_quantiles")
         return super().named_tensors() | {name: getattr(self, name) for name in names}
 
     def statistics(self) -> dict[str, Tensor]:

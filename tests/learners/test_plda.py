@@ -10,11 +10,11 @@ from learner_helpers import images, make, task_info, test_images, train, trained
 from data_lt.errors import UserError
 from pilot_tal.learners.moments import Moments
 from pilot_tal.learners.plda import (
-    DEFAULT_SHRINKAGE,
+    DEFAULT,
     ENOUGH_HELD_OUT,
     FOLDS,
-    SHRINKAGES,
-    best_shrinkage,
+    Predictive,
+    best_candidate,
     cross_validated,
     fold_numbers,
     predictive,
@@ -40,8 +40,9 @@ def moments_of(features, labels, scatter="class") -> Moments:
     return moments
 
 
-def fitted(moments, shrinkage=0.7):
-    return predictive(moments, within_class(moments), shrinkage)
+def fitted(moments, shrinkage=0.7) -> Predictive:
+    values, vectors = within_class(moments)
+    return predictive(moments.means @ vectors, moments.counts, values, shrinkage)[0].turned(vectors)
 
 
 def literal_log_densities(features, labels, test, shrinkage):
@@ -100,7 +101,7 @@ def test_embedding_is_the_normalised_cls_of_each_block():
     x, _ = images(task_info(SIZES, 0))
     blocks = backbone.features(x, 3).reshape(len(x), 3, -1)
     expected = torch.cat([row / row.norm(dim=1, keepdim=True) for row in blocks.unbind(1)], dim=1)
-    torch.testing.assert_close(make("plda", SIZES, backbone=backbone).embedding(x), expected)
+    torch.testing.assert_close(make("plda", SIZES, backbone=backbone, layers=3).embedding(x), expected)
     one = make("plda", SIZES, backbone=backbone, layers=1)
     torch.testing.assert_close(one.embedding(x), expected[:, -backbone.dim :])
 
@@ -239,19 +240,22 @@ def test_folds_hold_out_every_image_once_and_split_each_class():
 
 
 def test_cross_validation_equals_fitting_each_fold():
-    old, old_labels = long_tailed(seed=3, classes=2)
-    features, labels = long_tailed(seed=4, classes=4)
+    """Of the last 6 and of all 12 numbers of a feature: two layers of width 6."""
+    old, old_labels = long_tailed(seed=3, classes=2, dim=2 * DIM)
+    features, labels = long_tailed(seed=4, classes=4, dim=2 * DIM)
     labels = labels + 2
-    found, densities = cross_validated(moments_of(old, old_labels), features, labels)
-    folds, expected, held_out = fold_numbers(labels), torch.zeros(len(SHRINKAGES)).double(), 0
-    logged = [[] for _ in SHRINKAGES]
+    candidates = [(1, 0.2), (1, 0.9), (2, 0.2), (2, 0.6)]
+    found, densities = cross_validated(moments_of(old, old_labels), features, labels, candidates, DIM)
+    folds, expected, held_out = fold_numbers(labels), torch.zeros(len(candidates)).double(), 0
+    logged = [[] for _ in candidates]
     for fold in range(FOLDS):
-        for place, shrinkage in enumerate(SHRINKAGES):
-            kept = folds != fold
-            rows, classes = torch.cat((old, features[kept])), torch.cat((old_labels, labels[kept]))
-            if len(classes.unique()) < 6 or bool(kept.all()):
-                continue
-            logs = literal_log_densities(rows, classes, features[~kept], shrinkage)
+        kept = folds != fold
+        rows, classes = torch.cat((old, features[kept])), torch.cat((old_labels, labels[kept]))
+        if len(classes.unique()) < 6 or bool(kept.all()):
+            continue
+        for place, (layers, shrinkage) in enumerate(candidates):
+            own = slice(-layers * DIM, None)
+            logs = literal_log_densities(rows[:, own], classes, features[~kept, own], shrinkage)
             logged[place] += (logs.logsumexp(dim=1) - np.log(6)).tolist()
             for guess, label in zip(logs.argmax(dim=1), labels[~kept], strict=True):
                 expected[place] += float(guess == label) / int((labels == label).sum())
@@ -261,16 +265,79 @@ def test_cross_validation_equals_fitting_each_fold():
     torch.testing.assert_close(densities, torch.tensor(logged, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("images", [1, 3, 12], ids=["two rows", "a few rows", "more rows than dimensions"])
+def test_eigenbasis_of_few_rows_is_that_of_the_covariance(images):
+    moments = moments_of(*(part[: 5 * images] for part in long_tailed(classes=5, dim=40)))
+    values, vectors = within_class(moments)
+    torch.testing.assert_close(vectors.t() @ vectors, torch.eye(40).double())
+    torch.testing.assert_close((vectors * values) @ vectors.t(), moments.pooled() / max(moments.freedom, 1))
+    assert float(values.min()) >= 0
+
+
+def layered(informative: str, classes=6, images=20):
+    """Features of a learner with `layers=auto` whose classes differ in the last layer alone, or in the others alone."""
+    learner = make("plda", [classes])
+    width, generator = learner.backbone.dim, torch.Generator().manual_seed(0)
+    labels = torch.arange(classes).repeat_interleave(images)
+    means = 3 * torch.randn(classes, learner.feature_dim, generator=generator)
+    if informative == "last":
+        means[:, :-width] = 0
+    else:
+        means[:, -width:] = 0
+    learner.begin_task(task_info([classes], 0))
+    return learner, means[labels] + torch.randn(len(labels), learner.feature_dim, generator=generator), labels
+
+
+@pytest.mark.parametrize(("informative", "layers"), [("last", {1}), ("others", {3, 6})])
+def test_auto_reads_the_layers_that_separate_the_classes(informative, layers):
+    learner, features, labels = layered(informative)
+    features[:, : -learner.backbone.dim] *= 1 if informative == "others" else 50  # noise that more layers would add
+    learner.add(features, labels)
+    assert int(learner.chosen[0]) in layers
+    assert (learner.classify(features).argmax(dim=1) == labels).float().mean() > 0.9
+
+
+def test_auto_considers_no_more_layers_than_long_features_allow(monkeypatch):
+    backbone = tiny_vit()
+    for longest, layers in ((6, [1, 3, 6]), (5, [1, 3]), (0, [1])):
+        monkeypatch.setattr("pilot_tal.learners.plda.LONGEST", longest * backbone.dim)
+        learner = make("plda", SIZES, backbone=backbone)
+        assert sorted({number for number, _ in learner.candidates}) == layers
+        assert learner.feature_dim == layers[-1] * backbone.dim
+
+
+def test_layers_that_were_not_chosen_do_not_matter():
+    learner, features, labels = layered("last")
+    features[:, : -learner.backbone.dim] *= 50
+    learner.add(features, labels)
+    assert int(learner.chosen[0]) == 1
+    other, unused = features.clone(), slice(0, -learner.backbone.dim)
+    other[:, unused] = torch.randn(other[:, unused].shape, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(learner.classify(other), learner.classify(features))
+    assert torch.equal(learner.log_density(other), learner.log_density(features))
+    shrinkage = round(float(learner.chosen[1]), 2)
+    fixed = make("plda", [6], backbone=learner.backbone, layers=1, shrinkage=shrinkage)
+    fixed.begin_task(task_info([6], 0))
+    fixed.add(features[:, -learner.backbone.dim :], labels)
+    alone = features[:, -learner.backbone.dim :]
+    torch.testing.assert_close(
+        centred(learner.classify(features)), centred(fixed.classify(alone)), rtol=1e-4, atol=1e-3
+    )
+    torch.testing.assert_close(learner.log_density(features), fixed.log_density(alone), rtol=1e-4, atol=1e-2)
+
+
 def test_threshold_rejects_the_asked_share_of_held_out_training_images():
     learner = make("plda", [4])
     features, labels = long_tailed(seed=4, classes=4, dim=learner.feature_dim)
     learner.begin_task(task_info([4], 0))
     with pytest.raises(UserError, match="no threshold yet"):
         learner.reject_below(0.05)
-    learner.densities = torch.arange(200.0).double().expand(len(SHRINKAGES), -1)
+    offsets = 1000 * torch.arange(len(learner.candidates)).unsqueeze(1)
+    learner.densities = torch.arange(200.0).double() + offsets
     learner.moments.add(features, labels)
     learner.fit()
-    assert learner.reject_below(0.05) == pytest.approx(0.05 * 199)
+    of_choice = 1000 * learner.candidates.index(DEFAULT)
+    assert learner.reject_below(0.05) == pytest.approx(of_choice + 0.05 * 199)
     state = learner.checkpoint_state()
     other = make("plda", [4])
     other.load_checkpoint_state(state)
@@ -286,14 +353,22 @@ def test_cross_validation_ends_when_enough_images_were_held_out():
     assert not learner.validate(features, labels).any()
 
 
-def test_best_shrinkage_wins_and_few_images_take_the_default():
-    scores = torch.zeros(len(SHRINKAGES) + 1, dtype=torch.float64)
+def test_best_candidate_wins_and_few_images_take_the_default():
+    candidates = [(1, 0.7), (3, 0.5), (3, 0.7), (6, 0.9)]
+    scores = torch.zeros(len(candidates) + 1, dtype=torch.float64)
     scores[-1] = 100
-    assert best_shrinkage(scores) == DEFAULT_SHRINKAGE
-    scores[2] = 1
-    assert best_shrinkage(scores) == SHRINKAGES[2]
+    assert best_candidate(scores, candidates) == DEFAULT
+    scores[3] = 1
+    assert best_candidate(scores, candidates) == (6, 0.9)
     scores[-1] = 49
-    assert best_shrinkage(scores) == DEFAULT_SHRINKAGE
+    assert best_candidate(scores, candidates) == DEFAULT
+    assert best_candidate(scores, [(1, 0.7), (4, 0.2), (4, 0.8)]) == (4, 0.8), "the nearest to the default"
+
+
+def test_statistics_of_other_candidates_are_refused():
+    learner = trained("plda", SIZES)
+    with pytest.raises(UserError, match="chose among other values"):
+        make("plda", SIZES, shrinkage=0.5).load_checkpoint_state(learner.checkpoint_state())
 
 
 def test_adapter_trains_only_in_the_first_task():
