@@ -205,7 +205,7 @@ class PLDA(ClosedForm):
 
     The statistics are additive, so for fixed settings the order of tasks and images does not matter. With `auto` the
     number of blocks and the shrinkage may change after each task: they are the best by the cross-validations of all
-    tasks so far, each on the images of its task among the classes seen by then. Once 2,000 images have been held out
+    tasks so far, each on the images of its task among the classes seen by then, weighted by all images so far. Once 2,000 images have been held out
     they are settled, so that the time of a task does not grow with the classes before it.
     """
 
@@ -264,6 +264,7 @@ class PLDA(ClosedForm):
         self.densities = torch.cat((self.densities, densities), dim=1)
         while self.densities.shape[1] > MOST_DENSITIES:  # the latest count most
             self.densities = self.densities.flip(1)[:, ::2].flip(1)
+        total[:-1] *= int(self.moments.counts.sum()) + len(labels)  # the best values depend on how much is known
         return total
 
     def fit(self) -> None:

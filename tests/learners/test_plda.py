@@ -353,6 +353,19 @@ def test_cross_validation_ends_when_enough_images_were_held_out():
     assert not learner.validate(features, labels).any()
 
 
+def test_cross_validations_weigh_as_the_images_known_by_then():
+    learner = make("plda", [4, 4])
+    for task in range(2):
+        features, labels = long_tailed(seed=task, classes=4, dim=learner.feature_dim)
+        learner.begin_task(task_info([4, 4], task))
+        args = learner.moments.copy(), features, labels + 4 * task, learner.candidates, learner.backbone.dim
+        plain, _ = cross_validated(*args)
+        found = learner.validate(features, labels + 4 * task)
+        torch.testing.assert_close(found[:-1], plain[:-1] * 24 * (task + 1))
+        assert found[-1] == plain[-1]
+        learner.add(features, labels + 4 * task)
+
+
 def test_best_candidate_wins_and_few_images_take_the_default():
     candidates = [(1, 0.7), (3, 0.5), (3, 0.7), (6, 0.9)]
     scores = torch.zeros(len(candidates) + 1, dtype=torch.float64)
