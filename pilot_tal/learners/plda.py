@@ -205,8 +205,9 @@ class PLDA(ClosedForm):
 
     The statistics are additive, so for fixed settings the order of tasks and images does not matter. With `auto` the
     number of blocks and the shrinkage may change after each task: they are the best by the cross-validations of all
-    tasks so far, each on the images of its task among the classes seen by then, weighted by all images so far. Once 2,000 images have been held out
-    they are settled, so that the time of a task does not grow with the classes before it.
+    tasks so far, each on the images of its task among the classes seen by then, weighted by the images known by then.
+    Once 2,000 images have been held out they are settled, so that the time of a task does not grow with the classes
+    before it.
     """
 
     name, title = "plda", "PLDA"
