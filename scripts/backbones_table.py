@@ -28,15 +28,8 @@ BACKBONES = {
     "ResNet": ("resnet10t", 64),
     MODULE: (MODULE, 16),
 }
-SMALL: dict[str, Any] = {
-    "classes": 6,
-    "tasks": 2,
-    "n_max": 6,
-    "n_min": 2,
-    "batch_size": 4,
-    "device": "cpu",
-    "threads": 1,
-}
+SIZES = {"classes": 6, "tasks": 2, "n_max": 6, "n_min": 2, "batch_size": 4}
+SMALL: dict[str, Any] = SIZES | {"device": "cpu", "threads": 1}
 
 
 def cell(folder: str, method: str, backbone: str, img_size: int) -> str:

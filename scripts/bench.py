@@ -1,7 +1,6 @@
 """The benchmarks of docs/development/benchmarks.md: `python scripts/bench.py NAME [OPTIONS]`, -h lists them."""
 
 import argparse
-import itertools
 import os
 import resource
 import subprocess
@@ -9,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +23,6 @@ METHODS = ("l2p", "dualprompt", "coda_prompt", "lae", "mos")
 DEIT_TINY = "deit_tiny_patch16_224"
 NEW, IMAGES, MEASURED = 10, 20, 32  # of `learn`: classes of a session, images per class, images of the forward pass
 FEW, MORE, FULL = 5, 10, 20  # epochs of `pilot`: measured, and extended to
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Wall-clock time of a call."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def loss(given: argparse.Namespace) -> None:
-    """TAL beside cross-entropy, forward and backward. The two take turns, and the fastest block of calls counts."""
-    torch.set_num_threads(1)
-    print(f"microseconds per call, forward + backward, one thread; torch {torch.__version__}")
-    ratios = []
-    for batch, classes in itertools.product((32, 64, 128, 256), (5, 20, 100, 500)):
-        tal: Any = pt.create_loss("tal")
-        tal.begin_task(TaskInfo(0, 1, 0, classes, (1,) * classes))
-        logits, targets = torch.randn(batch, classes, requires_grad=True), torch.randint(0, classes, (batch,))
-
-        def block(criterion: Any, logits: torch.Tensor = logits, targets: torch.Tensor = targets) -> None:
-            for _ in range(given.calls):
-                logits.grad = None
-                criterion(logits, targets).backward()
-
-        blocks = [partial(block, criterion) for criterion in (torch.nn.CrossEntropyLoss(), tal)]
-        rounds = [[seconds(run) for run in blocks] for _ in range(given.rounds)]
-        ce, own = (1e6 * min(times) / given.calls for times in zip(*rounds, strict=True))
-        ratios.append(own / ce)
-        print(f"batch {batch:>3}, {classes:>3} classes: CE {ce:.1f}, TAL {own:.1f}, ratio {ratios[-1]:.2f}", flush=True)
-    print(f"largest ratio {max(ratios):.2f}, at 256 x 500 {ratios[-1]:.2f}")
 
 
 def learn(given: argparse.Namespace) -> None:
@@ -140,7 +108,6 @@ def at_full(times: dict[int, float]) -> float:
 
 
 OPTIONS: dict[Callable[[argparse.Namespace], None], dict[str, Any]] = {
-    loss: {"--rounds": 30, "--calls": 100},
     learn: {"--backbone": "vit_small_patch16_224.augreg_in21k"},
     pilot: {
         **{"--repo": "LAMDA-PILOT", "--dataset": "cub_lt", "--data-root": "data", "--classes": 200, "--tasks": 5},

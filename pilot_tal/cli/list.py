@@ -30,18 +30,18 @@ def list_names(
         _list_settings(name, dataset)
         return
     echo("methods:")
-    for known, learner in LEARNERS.items():
+    for learner in LEARNERS.values():
         advice = f" (recommended: {learner.recommended})" * bool(learner.recommended)
-        echo(f"  {known:17} {learner.title}{advice}")
+        echo(f"  {learner.name:17} {learner.title}{advice}")
     echo("datasets:")
     for card in CARDS.values():
         classes = f"{card.classes} classes" if card.classes else "as many classes as there are folders"
         largest = card.n_max if card.n_max is not None else "the most"
         echo(f"  {card.name:17} {classes}, {largest} … {card.n_min} training images per class")
     echo("losses:")
-    for known, loss in LOSSES.items():
+    for loss in LOSSES.values():
         advice = f" (recommended: {loss.recommended})" * bool(loss.recommended)
-        echo(f"  {known:17} {loss.title}; prior: {loss.prior}{advice}")
+        echo(f"  {loss.name:17} {loss.title}; prior: {loss.prior}{advice}")
     echo(f"settings of a method or loss: {command('list', next(iter(LEARNERS)))} or {command('list', 'tal')}")
 
 

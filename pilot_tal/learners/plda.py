@@ -21,8 +21,7 @@ AUTO = "auto"
 LAYERS, LONGEST = (1, 3, 6), 3072  # at most so long a feature: time grows with its cube, memory with its square
 SHRINKAGES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 DEFAULT = (3, 0.7)
-FOLDS, LEAST_HELD_OUT, ENOUGH_HELD_OUT = 5, 50, 2000
-MOST_DENSITIES = 2000
+FOLDS, LEAST_HELD_OUT, ENOUGH_HELD_OUT, MOST_DENSITIES = 5, 50, 2000, 2000
 
 Candidate = tuple[int, float]
 """Number of layers, and shrinkage."""
@@ -152,8 +151,7 @@ def cross_validated(
 
     Args:
         moments: Statistics of the images so far.
-        features: Of further images [n, layers · width].
-        labels: Their classes.
+        features, labels: Of further images [n, layers · width].
         candidates: Layers and shrinkages, in the order of the layers.
         width: Length of the features of one layer.
 
@@ -233,7 +231,7 @@ class PLDA(ClosedForm):
         if config.shrinkage != AUTO:
             shrinkages = (float(config.shrinkage),)
         self.candidates = tuple(itertools.product(layers, shrinkages))
-        self.layers = layers[-1]  # whose features are read and known; `chosen` are the last of them
+        self.layers = layers[-1]  # of which `chosen` are the last
         self.scatter = "class" if config.removable else "pooled"
         super().__init__(backbone, config, num_classes, num_tasks, fidelity)
         self.register_buffer("chosen", torch.tensor(best_candidate(self.validated, self.candidates)))

@@ -44,10 +44,6 @@ class ImageStore:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self.__getitem__, missing))
 
-    def decoded_bytes(self) -> int:
-        """Memory that all images take if they are kept decoded; else 0."""
-        return int(self._estimate()) if self.in_memory else 0
-
     def _estimate(self) -> float:
         """Bytes of all images, decoded; judged by every n-th image's size."""
         sizes = [picture_size(self.root / path) for path in self.paths[:: max(1, len(self.paths) // 32)]]
