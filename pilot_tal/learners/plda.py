@@ -18,9 +18,9 @@ from pilot_tal.learners.moments import Moments
 from pilot_tal.schema import Rule
 
 AUTO = "auto"
-LAYERS, LONGEST = (1, 3, 6), 3072  # at most so long a feature: time grows with its cube, memory with its square
+MOST_LAYERS, LONGEST = 6, 3072  # with `auto`; time grows with the cube of a feature's length, memory with its square
 SHRINKAGES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-DEFAULT = (3, 0.7)
+DEFAULT = (1, 0.7)
 FOLDS, LEAST_HELD_OUT, ENOUGH_HELD_OUT, MOST_DENSITIES = 5, 50, 2000, 2000
 
 Candidate = tuple[int, float]
@@ -33,7 +33,7 @@ class PLDAConfig(ClosedFormConfig):
 
     layers: Annotated[
         int | str,
-        Rule("use CLS of this many last blocks; auto: 1, 3 or 6, by cross-validation", 1, 1000, words=(AUTO,)),
+        Rule("use CLS of this many last blocks; auto: 1 or 6, by cross-validation", 1, 1000, words=(AUTO,)),
     ] = AUTO
     shrinkage: Annotated[
         float | str, Rule("of the within-class covariance; auto: by cross-validation", above=0, high=1, words=(AUTO,))
@@ -222,8 +222,7 @@ class PLDA(ClosedForm):
     density_quantiles: Tensor
 
     def __init__(self, backbone: FrozenBackbone, config: PLDAConfig, num_classes: int, num_tasks: int, fidelity: str):
-        short = [number for number in LAYERS if number == 1 or number * backbone.dim <= LONGEST]
-        layers = sorted({min(number, backbone.depth) for number in short})
+        layers = sorted({1, min(MOST_LAYERS, backbone.depth, max(1, LONGEST // backbone.dim))})
         shrinkages: tuple[float, ...] = SHRINKAGES
         if config.layers != AUTO:
             layers = [int(config.layers)]
