@@ -197,7 +197,7 @@ class Learner(nn.Module):
                 raise unknown_name(f"tensor of {type(self).__name__}", name, own)
         for name, tensor in own.items():
             if name not in tensors:
-                raise UserError(f"the tensor {name!r} is missing")
+                raise UserError(f"the tensor {name!r} is missing: damaged, or of another version of pilot_tal")
             if tensors[name].shape != tensor.shape:
                 raise UserError(f"the tensor {name!r} must be {list(tensor.shape)}, got {list(tensors[name].shape)}")
             tensor.copy_(tensors[name])
