@@ -183,8 +183,8 @@ class Trainer:
         config = self.config
         shape = (self.shared.backbone, self.settings, *self.record.capacity, config.settings.fidelity)
         learner = build_learner(config.method, *shape)
-        stream = self.record.stream
-        learner.posthoc = build_posthoc(self.record.posthoc, stream.task_sizes, stream.train_counts)
+        record, stream = self.record, self.record.stream
+        learner.posthoc = build_posthoc(record.posthoc, stream.task_sizes, stream.train_counts, record.sampler)
         return learner.to(self.shared.device)
 
     def restore(self, learner: Learner, checkpoint: Checkpoint) -> None:

@@ -56,7 +56,9 @@ def leave_one_out(moments: Moments, hidden: Tensor, labels: Tensor) -> Tensor:
     known.grow(int(labels.max()) + 1)
     sizes = known.counts + labels.bincount(minlength=known.classes)
     old_rows, old_targets, old_owners = balanced_rows(known)
-    shares = (known.counts / sizes.clamp_min(1)).sqrt()[old_owners].unsqueeze(1)  # these images lower their weight
+    shares = (
+        (known.counts.double() / sizes.clamp_min(1)).sqrt()[old_owners].unsqueeze(1)
+    )  # these images lower their weight
     weights = sizes[labels].double().rsqrt().unsqueeze(1)
     rows = torch.cat((weights * hidden.double(), shares * old_rows))
     targets = torch.cat((weights * F.one_hot(labels, known.classes), shares * old_targets))
@@ -86,7 +88,8 @@ def _left_out(basis: Tensor, scaled: Tensor, rotated: Tensor, targets: Tensor, c
     solved = torch.linalg.solve(system, torch.cat((scaled @ rotated + more * hat @ targets, hat), dim=1))
     fitted, hat = solved[:, : targets.shape[1]], solved[:, targets.shape[1] :]
     leverage = (1 + more) * hat.diagonal().unsqueeze(1)
-    return (targets - fitted) / (1 - leverage).clamp_min(1e-12)
+    rest = 1 - leverage
+    return torch.where(rest > 1e-9, (targets - fitted) / rest, torch.inf)  # below, rounding decides
 
 
 def _spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:

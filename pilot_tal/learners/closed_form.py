@@ -115,6 +115,8 @@ class ClosedForm(AdapterLearner):
         """
         if self.moments.classes < (known := min(int(labels.min()), self.seen)):
             raise UserError(f"{self.title} has no statistics of its first {known} classes, so it cannot learn more")
+        if not 0 <= int(labels.min()) <= int(labels.max()) < self.seen:
+            raise UserError(f"labels must be from 0 to {self.seen - 1}; begin a task with further classes first")
         features, labels = features.detach().float(), labels.cpu()
         if self.candidates:
             self.validated += self.validate(features, labels)
@@ -200,7 +202,7 @@ class ClosedForm(AdapterLearner):
         """Takes over what `statistics` returned."""
         self.moments.load_state({name: tensor.cpu() for name, tensor in known.items()})
         if self.candidates:
-            if known["validated"].shape != self.validated.shape:
+            if "validated" not in known or known["validated"].shape != self.validated.shape:
                 raise UserError(
                     f"the checkpoint is of a version of pilot_tal in which {self.title} chose among other values; "
                     "remove its folder and start over"

@@ -206,7 +206,8 @@ def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     record, method = stored.record, stored.record.method
     config = LEARNERS[method.name].config_class.recorded(method.settings, method.name)
     learner = build_learner(method.name, vit, config, *record.capacity, method.fidelity)
-    learner.posthoc = build_posthoc(record.posthoc, record.stream.task_sizes, record.stream.train_counts)
+    stream = record.stream
+    learner.posthoc = build_posthoc(record.posthoc, stream.task_sizes, stream.train_counts, record.sampler)
     learner.grow_to(list(itertools.accumulate(record.stream.task_sizes[: stored.tasks_done])))
     wanted = learner.named_tensors()
     tensors = {name: tensor for name, tensor in stored.tensors.items() if name in wanted}

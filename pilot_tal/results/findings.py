@@ -134,8 +134,9 @@ def _tail_changes(cases: Sequence[Case]) -> Finding:
 def _of_variant(group: Group, variant: Variant) -> Iterator[Finding]:
     """A variant near chance, by training loss or by accuracy, without a fair comparison, or not calibrated."""
     name, base, runs = variant.label, group.baseline(variant), variant.runs.values()
-    chance, last_task = 1 / sum(group.task_sizes), group.task_sizes[-1]
-    losses = [[*tasks.values()][-1][-1] for run in runs if (tasks := epoch_means(run, "loss"))]
+    chance = 1 / sum(group.task_sizes)
+    last = [[*tasks.items()][-1] for run in runs if (tasks := epoch_means(run, "loss"))]  # in which the loss was used
+    losses, last_task = [loss[-1] for _, loss in last], group.task_sizes[last[0][0]] if last else 0
     right = variant.spread("a_last")
     if variant.trains and losses and last_task > 1 and (loss := np.mean(losses)) >= NEAR_LN_C * log(last_task):
         values = {"variant": name, "cause": "training_loss", "value": float(loss), "limit": log(last_task)}

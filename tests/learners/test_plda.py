@@ -363,7 +363,18 @@ def test_cross_validations_weigh_as_the_images_known_by_then():
         found = learner.validate(features, labels + 4 * task)
         torch.testing.assert_close(found[:-1], plain[:-1] * 24 * (task + 1))
         assert found[-1] == plain[-1]
+        before = learner.validated.clone()
         learner.add(features, labels + 4 * task)
+        torch.testing.assert_close(learner.validated, before + found)
+
+
+def test_labels_beyond_the_tasks_begun_are_refused_and_change_nothing():
+    learner = trained("plda", SIZES)
+    counts, features = learner.moments.counts.clone(), torch.randn(2, learner.feature_dim)
+    for wrong in (7, -1):
+        with pytest.raises(UserError, match="labels must be from 0 to 6"):
+            learner.add(features, torch.tensor([0, wrong]))
+    assert torch.equal(learner.moments.counts, counts)
 
 
 def test_best_candidate_wins_and_few_images_take_the_default():

@@ -30,9 +30,9 @@ def test_tau_norm_compares_rows_of_length_one_without_bias():
 
 
 def test_no_correction_and_an_unknown_one():
-    assert build_posthoc("none", [2], [1, 1]) is None
+    assert build_posthoc("none", [2], [1, 1], "natural") is None
     with pytest.raises(UserError, match="tau_nrom"):
-        build_posthoc("tau_nrom", [2], [1, 1])
+        build_posthoc("tau_nrom", [2], [1, 1], "natural")
 
 
 @pytest.mark.parametrize("method", [name for name, learner in LEARNERS.items() if learner.linear_classifier])
@@ -112,3 +112,9 @@ def test_methods_without_a_trained_classifier_refuse_the_settings():
         ("l2p", "tau_norm"),
         ("simplecil", "none"),
     ]
+
+
+@pytest.mark.parametrize(("sampler", "shares"), [("natural", (16, 4)), ("sqrt", (4, 2)), ("balanced", (1, 1))])
+def test_prior_is_the_share_of_a_class_among_the_images_drawn(sampler, shares):
+    found = build_posthoc("logit_adjustment", [2], [16, 4], sampler)
+    torch.testing.assert_close(found.log_prior.exp(), torch.tensor(shares) / sum(shares))

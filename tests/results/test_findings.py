@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from synthetic_runs import long_tailed_counts, write_comparison, write_run_directory
 
@@ -121,6 +122,16 @@ def test_training_loss_near_ln_c_is_reported(tmp_path):
     found = of_group(tmp_path)["nothing_learned"]
     assert (found["variant"], found["cause"]) == ("CE", "training_loss")
     assert found["value"] == pytest.approx(1.75) and found["limit"] == pytest.approx(math.log(6))
+
+
+@pytest.mark.parametrize(("loss", "limit"), [(0.69, math.log(2)), (0.6, None)])
+def test_training_loss_is_judged_by_the_classes_of_the_task_it_was_logged_in(tmp_path, monkeypatch, loss, limit):
+    """Methods that train in the first task only: two classes, though the last task has six."""
+    write_comparison(tmp_path, losses=(("ce", 0),), **(SMALL | {"task_sizes": (2, 6)}))
+    monkeypatch.setattr("pilot_tal.results.findings.epoch_means", lambda run, key: {0: np.array([1.0, loss])})
+    (group,) = load_study([tmp_path]).groups
+    found = [f.values["limit"] for f in group_findings(group) if f.kind == "nothing_learned"]
+    assert found == ([] if limit is None else [pytest.approx(limit)])
 
 
 def test_accuracy_near_chance_is_reported(tmp_path):
