@@ -56,9 +56,8 @@ def leave_one_out(moments: Moments, hidden: Tensor, labels: Tensor) -> Tensor:
     known.grow(int(labels.max()) + 1)
     sizes = known.counts + labels.bincount(minlength=known.classes)
     old_rows, old_targets, old_owners = balanced_rows(known)
-    shares = (
-        (known.counts.double() / sizes.clamp_min(1)).sqrt()[old_owners].unsqueeze(1)
-    )  # these images lower their weight
+    # These images lower the weight of earlier ones.
+    shares = (known.counts.double() / sizes.clamp_min(1)).sqrt()[old_owners].unsqueeze(1)
     weights = sizes[labels].double().rsqrt().unsqueeze(1)
     rows = torch.cat((weights * hidden.double(), shares * old_rows))
     targets = torch.cat((weights * F.one_hot(labels, known.classes), shares * old_targets))

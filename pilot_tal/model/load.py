@@ -208,7 +208,7 @@ def restore_learner(stored: StoredModel, vit: FrozenBackbone) -> Learner:
     learner = build_learner(method.name, vit, config, *record.capacity, method.fidelity)
     stream = record.stream
     learner.posthoc = build_posthoc(record.posthoc, stream.task_sizes, stream.train_counts, record.sampler)
-    learner.grow_to(list(itertools.accumulate(record.stream.task_sizes[: stored.tasks_done])))
+    learner.grow_to(list(itertools.accumulate(stream.task_sizes[: stored.tasks_done])))
     wanted = learner.named_tensors()
     tensors = {name: tensor for name, tensor in stored.tensors.items() if name in wanted}
     broken = next((name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None)
